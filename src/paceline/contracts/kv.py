@@ -1,0 +1,181 @@
+"""KV cache nouns: groups of layers, the block layout, cache keys and the events other parts follow.
+
+A *block* holds the K and V of `block_size` consecutive tokens for the layers of one *KV group*. Groups are made so that
+every block has the same number of bytes; then one pool of block ids serves all groups and memory moves freely between
+them. Block 0 is the null block: never allocated, it pads block tables and stands for what a window no longer sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from paceline.contracts.specs import ModelSpec
+from paceline.errors import UnsupportedError
+
+NULL_BLOCK = 0
+KVGroupKind = Literal["full", "sliding", "state", "latent"]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+class KVGroupSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers that share block tables. `layers` may be shorter than the layout's `layers_per_group` (padding)."""
+
+    kind: KVGroupKind
+    layers: tuple[int, ...]
+    block_size: int  # tokens
+    bytes_per_block: int
+    window: int | None = None  # sliding only: tokens a query sees, itself included
+
+    def first_visible_block(self, position: int) -> int:
+        """Logical index of the first block that a query at `position` still sees."""
+        if self.window is None:
+            return 0
+        return max(0, position - self.window + 1) // self.block_size
+
+    def max_blocks(self, num_tokens: int, chunk: int) -> int:
+        """Most blocks a sequence of `num_tokens` ever holds when it computes at most `chunk` tokens a step."""
+        blocks = ceil_div(num_tokens, self.block_size)
+        if self.window is None:
+            return blocks
+        return min(blocks, ceil_div(self.window + chunk, self.block_size) + 1)
+
+
+class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole cache. `num_blocks` counts usable blocks; ids run from 1 to num_blocks (0 is the null block)."""
+
+    groups: tuple[KVGroupSpec, ...]
+    num_blocks: int
+    dtype: str = "float32"
+
+    @property
+    def block_size(self) -> int:
+        return self.groups[0].block_size
+
+    @property
+    def layers_per_group(self) -> int:
+        return max(len(g.layers) for g in self.groups)
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.groups[0].bytes_per_block
+
+    @property
+    def total_bytes(self) -> int:
+        return (self.num_blocks + 1) * self.bytes_per_block
+
+    def max_blocks(self, num_tokens: int, chunk: int) -> int:
+        """Blocks, over all groups, that one sequence of `num_tokens` needs at its worst moment."""
+        return sum(g.max_blocks(num_tokens, chunk) for g in self.groups)
+
+
+def plan_kv_groups(spec: ModelSpec, block_size: int, dtype_bytes: int) -> tuple[KVGroupSpec, ...]:
+    """Fold a model's layers into groups of equal byte size.
+
+    Layers of one kind (and window) are cut into runs as long as the rarest kind has layers, so Gemma 3 with 15 sliding
+    and 3 full layers becomes 5 + 1 groups of 3. A last, shorter run is padded; the padding is memory lost and small.
+    """
+    kinds: dict[tuple[str, int | None], list[int]] = {}
+    for index, layer in enumerate(spec.layers):
+        if layer.attention == "sliding" and layer.window is None:
+            raise UnsupportedError("a sliding layer without a window", seen=f"layer {index}", expected="window in tokens")
+        key = (layer.attention, layer.window if layer.attention == "sliding" else None)
+        kinds.setdefault(key, []).append(index)
+    size = min(len(layers) for layers in kinds.values())
+    bytes_per_block = size * block_size * spec.kv_bytes_per_token_per_layer(dtype_bytes)
+    groups = []
+    for (kind, window), layers in sorted(kinds.items(), key=lambda item: item[1][0]):
+        for at in range(0, len(layers), size):
+            groups.append(
+                KVGroupSpec(
+                    kind="full" if kind == "full" else "sliding",
+                    layers=tuple(layers[at : at + size]),
+                    block_size=block_size,
+                    bytes_per_block=bytes_per_block,
+                    window=window,
+                )
+            )
+    return tuple(groups)
+
+
+class CacheDomain(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything besides tokens that makes two KV blocks different. Fields are typed and never joined as text."""
+
+    model_revision: str
+    kv_dtype: str
+    adapter_digest: bytes = b""
+    salt: bytes = b""
+
+
+BlockKey: TypeAlias = bytes
+"""128-bit chained digest of (domain, all tokens up to the block's end). With the group's index it names one block."""
+
+
+def root_key(domain: CacheDomain) -> BlockKey:
+    """The parent of a sequence's first block. Length-prefixed fields, so no two domains can encode alike."""
+    digest = hashlib.blake2b(digest_size=16, person=b"paceline-kv-root")
+    for part in (domain.model_revision.encode(), domain.kv_dtype.encode(), domain.adapter_digest, domain.salt):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def chain_key(parent: BlockKey, token_ids: np.ndarray, media_digests: Sequence[bytes] = ()) -> BlockKey:
+    """Key of the block that holds `token_ids` (int32, exactly one block) after `parent`."""
+    digest = hashlib.blake2b(parent, digest_size=16, person=b"paceline-kv-blk1")
+    digest.update(np.ascontiguousarray(token_ids, dtype="<i4").tobytes())
+    for media in media_digests:
+        digest.update(len(media).to_bytes(8, "little"))
+        digest.update(media)
+    return digest.digest()
+
+
+class BlockStored(msgspec.Struct, frozen=True, kw_only=True, tag="stored"):
+    """A block became readable by others."""
+
+    key: BlockKey
+    parent: BlockKey
+    group: int
+    num_tokens: int
+
+
+class BlockRemoved(msgspec.Struct, frozen=True, kw_only=True, tag="removed"):
+    key: BlockKey
+    group: int
+
+
+class CacheCleared(msgspec.Struct, frozen=True, kw_only=True, tag="cleared"):
+    pass
+
+
+KVEvent: TypeAlias = BlockStored | BlockRemoved | CacheCleared
+
+
+class KVStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The block ledger and the prefix cache's counters. free + cached + held + limbo = total, always."""
+
+    total: int
+    free: int  # no content worth keeping
+    cached: int  # unreferenced, still findable by key
+    held: int  # referenced by at least one request
+    limbo: int  # dropped, but a step in flight may still touch them
+    reserved: int  # promised to admitted prompts; part of free + cached
+    hit_tokens: int  # prompt tokens taken from the cache
+    query_tokens: int  # prompt tokens asked for at first admission
+    evictions: int
+    miss_reasons: dict[str, int]
+
+    @property
+    def usage(self) -> float:
+        return (self.held + self.limbo) / self.total
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hit_tokens / self.query_tokens if self.query_tokens else 0.0

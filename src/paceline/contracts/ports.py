@@ -1,0 +1,165 @@
+"""The seams. The engine decides on one side of each, something else computes, keeps time or speaks on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+
+from paceline.contracts.decision import Decision
+from paceline.contracts.kv import KVLayout, KVStats
+from paceline.contracts.request import Request, RequestOutput
+from paceline.contracts.step import SampleInputs, StepPlan, StepResult
+
+SpecKind = Literal["host", "device"]
+Handle: TypeAlias = Any
+
+
+class StepShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a step as the executor will run it (padded): graphs and cost features key on it."""
+
+    num_tokens: int
+    num_rows: int
+    num_sampled: int
+    context_tokens: int  # sum over rows of tokens already cached
+    attention_pairs: int = 0  # sum over rows of query positions x visible context
+
+
+class ExecutorCaps(msgspec.Struct, frozen=True, kw_only=True):
+    """What an executor can do. Fixed after start."""
+
+    layout: KVLayout
+    max_rows: int
+    max_tokens: int  # positions one step may compute
+    vocab_size: int
+    max_in_flight: int = 1  # plans submitted and not yet applied
+    device_feedback: bool = False  # a row may enter a plan while its input token is still in flight
+    spec_kinds: tuple[SpecKind, ...] = ()
+    rewindable: bool = True  # rejected drafts leave no trace in the state
+    batch_invariant: bool = False
+    needs_token_ids: bool = True  # False: runs trace prompts too
+
+
+class Executor(Protocol):
+    """Runs plans in the order submitted."""
+
+    caps: ExecutorCaps
+
+    def submit(self, plan: StepPlan) -> Handle: ...
+
+    def sample(self, handle: Handle, inputs: SampleInputs | None) -> None:
+        """Let the draw go ahead. Called once per submit, after it; masks may take until now."""
+        ...
+
+    def poll(self, handle: Handle, *, block: bool = True) -> StepResult | None:
+        """The result, or None when it is not there and `block` is false."""
+        ...
+
+    def shape(self, plan: StepPlan) -> StepShape: ...
+
+    def close(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Monotonic seconds."""
+
+    def now(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class CostModel(Protocol):
+    """Milliseconds for work. Scheduling asks it; executors' reports teach it."""
+
+    def step_ms(self, shape: StepShape) -> float: ...
+
+    def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
+        """Marginal time of computing `num_tokens` prompt positions behind `num_cached` others."""
+        ...
+
+    def observe(self, shape: StepShape, ms: float) -> None: ...
+
+
+class Drafter(Protocol):
+    """Host drafter: proposes what might come next from a request's own tokens. Stateless between calls."""
+
+    def propose(self, token_ids: np.ndarray, max_drafts: int) -> Sequence[int]: ...
+
+
+class Grammar(Protocol):
+    """Which tokens are legal next. No torch: masks are numpy uint32 words, bit set = allowed."""
+
+    def accept(self, token_id: int) -> bool: ...
+
+    def rollback(self, num_tokens: int) -> None: ...
+
+    def fill_mask(self, words: np.ndarray) -> None: ...
+
+    def clone(self) -> Grammar: ...
+
+    @property
+    def done(self) -> bool: ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and ids to bytes."""
+
+    vocab_size: int
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str: ...
+
+    def token_bytes(self) -> Sequence[bytes]:
+        """Bytes each id adds to the text; special tokens add none."""
+        ...
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at the engine between steps."""
+
+    time: float
+    step: int
+    num_running: int
+    num_waiting: int
+    waiting_tokens: int
+    kv: KVStats
+    num_preemptions: int = 0
+    num_finished: int = 0
+    computed_tokens: int = 0
+    wasted_tokens: int = 0
+    output_tokens: int = 0
+    stalled: bool = False
+    last_step: dict[str, float] = msgspec.field(default_factory=dict)  # rows, tokens, decode_rows, host_us, device_ms
+
+
+class EngineClient(Protocol):
+    """The engine as its users see it, whether it runs in this process, in a child or elsewhere."""
+
+    def submit(self, request: Request) -> None:
+        """Take a request in, or raise RequestError / QueueFullError; nothing else changes then."""
+        ...
+
+    def abort(self, request_id: int) -> None:
+        """End it in whatever phase it is. Unknown and finished ids are ignored."""
+        ...
+
+    def outputs(self, timeout_s: float | None = None) -> Iterator[RequestOutput]:
+        """Outputs that are ready, waiting at most `timeout_s` for the first."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def decisions(self, request_id: int) -> Sequence[Decision]: ...
+
+    def reset_prefix_cache(self) -> bool: ...
+
+    def drain(self, timeout_s: float) -> bool:
+        """Take nothing new in and run what is there to its end; True if all of it ended in time."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,86 @@
+"""Every error paceline raises on purpose. Each says what was seen, what was expected and how to fix it.
+
+    PacelineError
+    ├── ConfigError          an option, a profile or a combination of features that cannot be
+    │   └── UnsupportedError a known feature that this version, device or model does not have
+    ├── ModelError           a model that cannot be found or read
+    ├── RequestError         one request is wrong; nothing else is touched (HTTP 400)
+    │   └── QueueFullError   the request is fine, the queue is not (HTTP 429)
+    ├── CapacityError        the machine is too small for what was asked
+    └── EngineError          the engine itself is in trouble
+        ├── StallError       a step could do nothing although work was waiting
+        └── EngineDeadError  the engine process is gone
+
+`assert` is only for paceline's own invariants.
+"""
+
+from __future__ import annotations
+
+
+class PacelineError(Exception):
+    """Base of the tree.
+
+    `seen` is the offending value as met, `expected` what would have been right, `fix` the next thing to try.
+    `code` is stable and machine readable.
+    """
+
+    code = "error"
+
+    def __init__(self, message: str, *, seen: object = None, expected: str = "", fix: str = "") -> None:
+        self.message = message
+        self.seen = seen
+        self.expected = expected
+        self.fix = fix
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.seen is not None:
+            parts.append(f"seen: {self.seen}")
+        if self.expected:
+            parts.append(f"expected: {self.expected}")
+        if self.fix:
+            parts.append(f"fix: {self.fix}")
+        return "; ".join(parts)
+
+
+class ConfigError(PacelineError):
+    code = "config"
+
+
+class UnsupportedError(ConfigError):
+    code = "unsupported"
+
+
+class ModelError(PacelineError):
+    code = "model"
+
+
+class RequestError(PacelineError):
+    code = "invalid_request"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, seen: object = None, expected: str = "", fix: str = ""
+    ) -> None:
+        super().__init__(message, seen=seen, expected=expected, fix=fix)
+        self.param = param
+
+
+class QueueFullError(RequestError):
+    code = "queue_full"
+
+
+class CapacityError(PacelineError):
+    code = "capacity"
+
+
+class EngineError(PacelineError):
+    code = "engine"
+
+
+class StallError(EngineError):
+    code = "stall"
+
+
+class EngineDeadError(EngineError):
+    code = "engine_dead"
