@@ -85,7 +85,9 @@ def plan_kv_groups(spec: ModelSpec, block_size: int, dtype_bytes: int) -> tuple[
     kinds: dict[tuple[str, int | None], list[int]] = {}
     for index, layer in enumerate(spec.layers):
         if layer.attention == "sliding" and layer.window is None:
-            raise UnsupportedError("a sliding layer without a window", seen=f"layer {index}", expected="window in tokens")
+            raise UnsupportedError(
+                "a sliding layer without a window", seen=f"layer {index}", expected="window in tokens"
+            )
         key = (layer.attention, layer.window if layer.attention == "sliding" else None)
         kinds.setdefault(key, []).append(index)
     size = min(len(layers) for layers in kinds.values())
@@ -112,6 +114,7 @@ class CacheDomain(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str
     adapter_digest: bytes = b""
     salt: bytes = b""
+    tenant: str = ""  # empty: shared by all tenants
 
 
 BlockKey: TypeAlias = bytes
@@ -121,19 +124,25 @@ BlockKey: TypeAlias = bytes
 def root_key(domain: CacheDomain) -> BlockKey:
     """The parent of a sequence's first block. Length-prefixed fields, so no two domains can encode alike."""
     digest = hashlib.blake2b(digest_size=16, person=b"paceline-kv-root")
-    for part in (domain.model_revision.encode(), domain.kv_dtype.encode(), domain.adapter_digest, domain.salt):
+    texts = (domain.model_revision, domain.kv_dtype, domain.tenant)
+    for part in (*(text.encode() for text in texts), domain.adapter_digest, domain.salt):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()
 
 
-def chain_key(parent: BlockKey, token_ids: np.ndarray, media_digests: Sequence[bytes] = ()) -> BlockKey:
-    """Key of the block that holds `token_ids` (int32, exactly one block) after `parent`."""
+def chain_key(parent: BlockKey, token_ids: np.ndarray | bytes, extras: Sequence[bytes] = ()) -> BlockKey:
+    """Key of the block that holds `token_ids` (int32, or its little-endian bytes; exactly one block) after `parent`.
+
+    `extras` is what else the block's content depends on (media digests): length-prefixed, in order.
+    """
     digest = hashlib.blake2b(parent, digest_size=16, person=b"paceline-kv-blk1")
-    digest.update(np.ascontiguousarray(token_ids, dtype="<i4").tobytes())
-    for media in media_digests:
-        digest.update(len(media).to_bytes(8, "little"))
-        digest.update(media)
+    if not isinstance(token_ids, bytes):
+        token_ids = np.ascontiguousarray(token_ids, dtype="<i4").tobytes()
+    digest.update(token_ids)
+    for extra in extras:
+        digest.update(len(extra).to_bytes(8, "little"))
+        digest.update(extra)
     return digest.digest()
 
 
@@ -171,6 +180,8 @@ class KVStats(msgspec.Struct, frozen=True, kw_only=True):
     query_tokens: int  # prompt tokens asked for at first admission
     evictions: int
     miss_reasons: dict[str, int]
+    saved_tokens: int = 0  # positions not computed thanks to hits and forks, readmissions included
+    dropped_events: int = 0  # KV events lost because nobody drained them
 
     @property
     def usage(self) -> float:

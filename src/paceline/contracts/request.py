@@ -52,7 +52,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         def need(ok: bool, param: str, expected: str) -> None:
             if not ok:
-                raise RequestError(f"{param} is out of range", param=param, seen=getattr(self, param), expected=expected)
+                raise RequestError(
+                    f"{param} is out of range", param=param, seen=getattr(self, param), expected=expected
+                )
 
         need(1 <= self.n <= MAX_CHOICES, "n", f"1 to {MAX_CHOICES}")
         need(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1, or None")
@@ -114,6 +116,19 @@ class TokenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     def num_tokens(self) -> int:
         return len(self.ids)
 
+    @property
+    def num_keyed_tokens(self) -> int:
+        """Leading positions whose content is known exactly, so that a block made of them may have a key."""
+        return len(self.ids)
+
+    def key_extras(self, begin: int, end: int) -> list[bytes]:
+        """What positions [begin, end) depend on besides their ids: media, with its place in them."""
+        return [
+            (span.start - begin).to_bytes(8, "little", signed=True) + span.length.to_bytes(8, "little") + span.digest
+            for span in self.spans
+            if span.start < end and begin < span.start + span.length
+        ]
+
 
 class TracePrompt(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     """A prompt of a recorded trace: its length and the identities of its prefix blocks, without text.
@@ -138,18 +153,28 @@ class TracePrompt(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     def spans(self) -> tuple[MediaSpan, ...]:
         return ()
 
+    @property
+    def num_keyed_tokens(self) -> int:
+        """Tokens behind the last hash are unknown: equal stand-in ids do not make them equal."""
+        return min(self.num_tokens, len(self.block_hashes) * self.hash_block_size)
+
+    def key_extras(self, begin: int, end: int) -> list[bytes]:
+        """The whole hashes that cover [begin, end); stand-in ids carry only 31 bits of them."""
+        hashes = self.block_hashes[begin // self.hash_block_size : -(-end // self.hash_block_size)]
+        return [value.to_bytes(16, "little", signed=True) for value in hashes]
+
 
 Prompt: TypeAlias = TokenPrompt | TracePrompt
 
 
-def block_keys(ids: np.ndarray, spans: Sequence[MediaSpan], domain: CacheDomain, block_size: int) -> list[BlockKey]:
-    """Chained keys of all full blocks of `ids`; a block covering part of a media span carries its digest."""
+def block_keys(prompt: Prompt, domain: CacheDomain, block_size: int) -> list[BlockKey]:
+    """Chained keys of the prompt's full blocks, as far as its content is known exactly."""
     keys: list[BlockKey] = []
     parent = root_key(domain)
-    for begin in range(0, len(ids) - block_size + 1, block_size):
+    data = np.ascontiguousarray(prompt.ids, dtype="<i4").tobytes()
+    for begin in range(0, prompt.num_keyed_tokens - block_size + 1, block_size):
         end = begin + block_size
-        media = [s.digest for s in spans if s.start < end and begin < s.start + s.length]
-        parent = chain_key(parent, ids[begin:end], media)
+        parent = chain_key(parent, data[4 * begin : 4 * end], prompt.key_extras(begin, end))
         keys.append(parent)
     return keys
 

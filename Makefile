@@ -1,0 +1,17 @@
+# Every target calls one script; CI calls the same scripts.
+.PHONY: setup demo test test-long check bench docs
+
+setup:
+	@scripts/setup
+demo:
+	@scripts/demo
+test:
+	@scripts/test
+test-long:
+	@scripts/test --long
+check:
+	@scripts/check
+bench:
+	@scripts/bench
+docs:
+	@scripts/docs

@@ -1,0 +1,77 @@
+"""Engine options as command-line flags, made from the one option table.
+
+A command decorated with `engine_options` takes every option of the configuration tree, plus `--config FILE`. Only flags
+that were given reach the configuration; an unknown flag is refused by the parser, which names the nearest one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from paceline.cli.errors import clean_errors
+from paceline.config import EngineConfig, Option, load_config, option_table
+
+SHORT = {"model": "-m"}
+TITLES = {"": "Engine", "model": "Model", "cache": "KV cache", "scheduling": "Scheduling", "device": "Device"}
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--config` and all engine options to a command, which receives them as one `config: EngineConfig`."""
+    signature = inspect.signature(command)
+    own = [p for p in signature.parameters.values() if p.name != "config"]
+    table = option_table()
+
+    def run(**given: Any) -> None:
+        with clean_errors():
+            flags = {name: given.pop(name) for name in table}
+            path = given.pop("config_file")
+            config = load_config(path, {name: _plain(value) for name, value in flags.items() if value is not None})
+            command(**given, config=config)
+
+    extra = [_parameter("config_file", Path, "--config", "TOML file of engine options; flags win over it.", "Engine")]
+    extra += [_option_parameter(option) for option in table.values()]
+    run.__name__ = command.__name__
+    run.__doc__ = command.__doc__
+    merged = signature.replace(parameters=[*own, *extra])
+    run.__signature__ = merged  # type: ignore[attr-defined]
+    run.__annotations__ = {name: p.annotation for name, p in merged.parameters.items()}
+    return run
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _option_parameter(option: Option) -> inspect.Parameter:
+    default = "" if option.default is None else f" [default: {str(option.default).lower()}]"
+    derived = " [default: from the profile]" if option.derived else ""
+    unit = f" ({option.unit})" if option.unit else ""
+    flag = f"{option.flag}/--no-{option.flag[2:]}" if _kind(option) is bool else option.flag
+    help_text = f"{option.doc}{unit}{derived or default}"
+    return _parameter(option.name, _kind(option), flag, help_text, TITLES[option.section], SHORT.get(option.name))
+
+
+def _kind(option: Option) -> Any:
+    """The Python type a flag is parsed as."""
+    if option.choices and not any(t in (int, float) for t in get_args(option.type)):
+        members = {choice: choice for choice in option.choices}
+        return Enum(option.name, members, type=str)
+    kinds = [t for t in (get_args(option.type) or (option.type,)) if t in (bool, int, float, str)]
+    return kinds[0]
+
+
+def _parameter(
+    name: str, kind: Any, flag: str, help_text: str, panel: str, short: str | None = None
+) -> inspect.Parameter:
+    flags = (flag, short) if short else (flag,)
+    annotation = Annotated[kind | None, typer.Option(*flags, help=help_text, rich_help_panel=panel, show_default=False)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+__all__ = ["EngineConfig", "engine_options"]

@@ -1,0 +1,160 @@
+"""The engine's side of a client in another process.
+
+The main thread steps. A second thread answers calls, so that requests enter while the device computes. A third watches
+the parent: when it is gone, so is this process, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import zmq
+
+from paceline.contracts.step import encode
+from paceline.engine.loop import EngineCore
+from paceline.engine.wire import (
+    CALLS_SUFFIX,
+    OUTPUTS_SUFFIX,
+    Abort,
+    AskDecisions,
+    AskStats,
+    Call,
+    Failed,
+    Outputs,
+    Ready,
+    Reply,
+    ResetCache,
+    Shutdown,
+    StopIntake,
+    Submit,
+    WireError,
+    decode_call,
+)
+from paceline.errors import EngineError
+
+_POLL_MS = 200
+_PARENT_GRACE_S = 5.0
+
+
+def serve_child(
+    core: EngineCore | Callable[[], EngineCore],
+    address: str,
+    *,
+    info: Mapping[str, Any] | Callable[[EngineCore], Mapping[str, Any]] | None = None,
+    watch_parent: bool = True,
+) -> int:
+    """Serve one client at `address` (a ZMQ endpoint without its suffix) until it says so or is gone.
+
+    `core` may be a function that builds the engine: then what it raises reaches the client as its start-up error.
+    `info` goes to the client when the engine is up. Returns the exit status for the process.
+    """
+    context = zmq.Context()
+    calls, outputs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    try:
+        for socket, suffix in ((calls, CALLS_SUFFIX), (outputs, OUTPUTS_SUFFIX)):
+            socket.linger = 2000  # ms for the last words to leave
+            socket.connect(address + suffix)
+        stop = threading.Event()
+        if watch_parent:
+            threading.Thread(target=_watch_parent, args=(stop,), name="paceline-parent", daemon=True).start()
+        try:
+            engine = core() if callable(core) else core
+            about = info(engine) if callable(info) else info
+        except Exception as error:
+            outputs.send(encode(Failed(error=WireError.of(error))))
+            raise
+        outputs.send(encode(Ready(pid=os.getpid(), info=dict(about or {}))))
+        server = _Server(engine, calls, stop)
+        server.start()
+        try:
+            status = _run(engine, outputs, server.wake, stop)
+        finally:
+            stop.set()
+            server.join()
+            engine.close()
+        return status
+    finally:
+        calls.close()
+        outputs.close()
+        context.term()
+
+
+def _run(core: EngineCore, outputs: zmq.Socket[bytes], wake: threading.Event, stop: threading.Event) -> int:
+    """Step until told to stop. One message per step with outputs."""
+    while not stop.is_set():
+        wait_s = core.idle_s()
+        if wait_s != 0.0 and core.error is None:
+            wake.wait(timeout=wait_s)
+            wake.clear()
+            if stop.is_set():
+                break
+        news = core.step()
+        if news:
+            outputs.send(encode(Outputs(outputs=news)))
+        if core.error is not None:
+            outputs.send(encode(Failed(error=WireError.of(core.error))))
+            return 1
+    return 0
+
+
+class _Server(threading.Thread):
+    """Answers calls, one at a time, and wakes the loop after each."""
+
+    def __init__(self, core: EngineCore, calls: zmq.Socket[bytes], stop: threading.Event) -> None:
+        super().__init__(name="paceline-calls", daemon=True)
+        self._core = core
+        self._calls = calls
+        self._stop_event = stop
+        self.wake = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop_event.is_set():
+            if not self._calls.poll(_POLL_MS):
+                continue
+            call = decode_call(self._calls.recv())
+            try:
+                reply = Reply(value=self._answer(call))
+            except Exception as error:
+                reply = Reply(error=WireError.of(error))
+            self._calls.send(encode(reply))
+            self.wake.set()
+
+    def _answer(self, call: Call) -> bytes:
+        core = self._core
+        if isinstance(call, Submit):
+            core.submit(call.request)
+        elif isinstance(call, Abort):
+            core.abort(call.request_id)
+        elif isinstance(call, AskStats):
+            return encode(core.stats())
+        elif isinstance(call, AskDecisions):
+            return encode(list(core.decisions(call.request_id)))
+        elif isinstance(call, ResetCache):
+            return encode(core.reset_prefix_cache())
+        elif isinstance(call, StopIntake):
+            core.stop_intake()
+        elif isinstance(call, Shutdown):
+            self._stop_event.set()
+        else:
+            raise EngineError("a call this engine does not know", seen=type(call).__name__)
+        return b""
+
+
+def _watch_parent(stop: threading.Event) -> None:
+    """End this process when the parent has gone: stdin, a pipe whose other end it holds, is closed, or we have a new
+    parent (a fork of the old one may still hold the pipe)."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        readable, _, _ = select.select([0], [], [], 1.0)
+        if readable and not os.read(0, 4096):
+            break
+    stop.set()
+    time.sleep(_PARENT_GRACE_S)
+    sys.stderr.write("paceline: the parent process is gone and a step does not end; leaving\n")
+    os._exit(1)

@@ -1,0 +1,408 @@
+"""Clients of an engine: in this process, or in a child process over ZMQ. Both are `contracts.ports.EngineClient`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.contracts.decision import Decision
+from paceline.contracts.ports import EngineStats
+from paceline.contracts.request import FinishReason, Request, RequestOutput
+from paceline.contracts.step import decode, encode
+from paceline.engine.wire import (
+    CALLS_SUFFIX,
+    OUTPUTS_SUFFIX,
+    Abort,
+    AskDecisions,
+    AskStats,
+    Call,
+    Failed,
+    Outputs,
+    Ready,
+    Reply,
+    ResetCache,
+    Shutdown,
+    StopIntake,
+    Submit,
+    decode_news,
+)
+from paceline.errors import EngineDeadError, EngineError, PacelineError, RequestError
+
+if TYPE_CHECKING:
+    import zmq
+
+    from paceline.engine.loop import EngineCore
+
+_SLICE_MS = 50  # how often a waiting client looks whether the child still lives
+_MAX_IPC_PATH = 90  # bytes; the system's limit for a socket path is 107
+
+
+class InProcessClient:
+    """The engine in this process. By default it steps in the caller's thread while outputs are pulled; with
+    `background=True` a thread of its own steps whenever there is work."""
+
+    def __init__(self, core: EngineCore, *, background: bool = False) -> None:
+        self._core = core
+        self._ready: deque[RequestOutput] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        if background:
+            self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
+            self._thread.start()
+
+    @property
+    def core(self) -> EngineCore:
+        return self._core
+
+    def submit(self, request: Request) -> None:
+        self._core.submit(request)
+        self._notify()
+
+    def abort(self, request_id: int) -> None:
+        self._core.abort(request_id)
+        self._notify()
+
+    def outputs(self, timeout_s: float | None = None) -> Iterator[RequestOutput]:
+        """Outputs that are ready, waiting at most `timeout_s` for the first; none when nothing is open.
+
+        In the caller's thread this is what runs the engine, and a timeout is looked at between steps.
+        """
+        if self._thread is None:
+            self._step_until_ready(timeout_s)
+        else:
+            with self._changed:
+                if timeout_s is None:
+                    self._changed.wait_for(lambda: self._ready or not self._core.has_work)
+                else:
+                    self._changed.wait_for(lambda: self._ready, timeout_s)
+        while self._ready:
+            yield self._ready.popleft()
+
+    def stats(self) -> EngineStats:
+        return self._core.stats()
+
+    def decisions(self, request_id: int) -> Sequence[Decision]:
+        return self._core.decisions(request_id)
+
+    def reset_prefix_cache(self) -> bool:
+        return self._core.reset_prefix_cache()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Outputs of the drained requests stay ready to be pulled."""
+        clock = self._core.clock
+        self._core.stop_intake()
+        end = clock.now() + timeout_s
+        if self._thread is not None:
+            with self._changed:
+                return self._changed.wait_for(lambda: not self._core.has_work, timeout_s)
+        while self._core.has_work and clock.now() < end:
+            self._step_once(end)
+        return not self._core.has_work
+
+    def close(self) -> None:
+        self._closed = True
+        self._notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._core.close()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _step_once(self, end: float | None) -> None:
+        """One step, after sleeping (on the engine's clock) until it can do something or `end` comes."""
+        wait_s = self._core.idle_s()
+        if wait_s:
+            clock = self._core.clock
+            if end is not None:
+                wait_s = min(wait_s, max(0.0, end - clock.now()))
+            clock.sleep(wait_s)
+        self._ready.extend(self._core.step())
+
+    def _step_until_ready(self, timeout_s: float | None) -> None:
+        clock = self._core.clock
+        end = None if timeout_s is None else clock.now() + timeout_s
+        while not self._ready and self._core.has_work:
+            self._step_once(end)
+            if end is not None and clock.now() >= end:
+                return
+
+    def _run(self) -> None:
+        while not self._closed:
+            wait_s = self._core.idle_s()
+            with self._changed:
+                if wait_s != 0.0:
+                    # a submit between the question and here is seen by asking again under the condition's lock
+                    self._changed.wait_for(lambda: self._closed or self._core.idle_s() == 0.0, wait_s)
+            if self._closed:
+                break
+            news = self._core.step()
+            with self._changed:
+                self._ready.extend(news)
+                self._changed.notify_all()
+
+
+class _Child:
+    """The process, its private folder and sockets: everything that must go when the client does."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str] | None) -> None:
+        import zmq
+
+        base = tempfile.gettempdir()
+        self.folder = tempfile.mkdtemp(prefix="paceline-", dir=base if len(base) < _MAX_IPC_PATH - 20 else "/tmp")
+        self.context = zmq.Context()
+        self.calls: zmq.Socket[bytes] = self.context.socket(zmq.PAIR)
+        self.outputs: zmq.Socket[bytes] = self.context.socket(zmq.PAIR)
+        self.stderr_tail: deque[str] = deque(maxlen=40)
+        address = f"ipc://{self.folder}/engine"  # mkdtemp makes the folder with mode 0700
+        for socket, suffix in ((self.calls, CALLS_SUFFIX), (self.outputs, OUTPUTS_SUFFIX)):
+            socket.linger = 0
+            socket.sndtimeo = 5000
+            socket.bind(address + suffix)
+        try:
+            # its own session: a Ctrl-C is ours to handle. Its stdin closes when we die, which it takes as its end
+            self.process = subprocess.Popen(
+                [*argv, address],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if environment is None else {**os.environ, **environment},
+                start_new_session=True,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            self.remove_files()
+            raise EngineError("the engine process cannot be started", seen=f"{argv}: {error}") from error
+        self._reader = threading.Thread(target=self._read_stderr, name="paceline-stderr", daemon=True)
+        self._reader.start()
+
+    def _read_stderr(self) -> None:
+        """Pass the child's stderr on, and keep its end for error messages."""
+        stream = self.process.stderr
+        assert stream is not None
+        for line in stream:
+            self.stderr_tail.append(line)
+            sys.stderr.write(line)
+
+    def last_words(self) -> str:
+        self._reader.join(timeout=1.0)
+        return "".join(self.stderr_tail).strip()
+
+    def end(self, grace_s: float) -> None:
+        """Close stdin, wait, then insist. The process is reaped when this returns."""
+        process = self.process
+        if process.stdin is not None:
+            process.stdin.close()
+        for insist in (process.terminate, process.kill, None):
+            try:
+                process.wait(timeout=grace_s)
+                break
+            except subprocess.TimeoutExpired:
+                if insist is not None:
+                    insist()
+        self._reader.join(timeout=1.0)
+        if process.stderr is not None:
+            process.stderr.close()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        self.calls.close()
+        self.outputs.close()
+        self.context.term()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class ChildClient:
+    """An engine in a child process, started as `argv` plus one argument, the address for `serve_child`.
+
+    `environment` is added to this process's for the child. When the child dies every open request gets an error
+    output, and every later call raises EngineDeadError. When this process dies, so does the child. Safe to use from
+    several threads.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        start_timeout_s: float = 120.0,
+        call_timeout_s: float = 60.0,
+    ) -> None:
+        self._call_timeout_s = call_timeout_s
+        self._open: dict[int, None] = {}
+        self._ready: deque[RequestOutput] = deque()
+        self._dead: EngineDeadError | None = None
+        self._call_lock = threading.Lock()
+        self._pump_lock = threading.Lock()
+        self._state_lock = threading.Lock()
+        self._child = _Child(argv, environment)
+        self._finalizer = weakref.finalize(self, self._child.end, 1.0)
+        try:
+            self.info = self._handshake(start_timeout_s)
+        except BaseException:
+            self._finalizer()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    # --- EngineClient
+
+    def submit(self, request: Request) -> None:
+        with self._state_lock:
+            self._require_alive()
+            if request.request_id in self._open:
+                raise RequestError(
+                    "this request id is still in use",
+                    param="request_id",
+                    seen=request.request_id,
+                    expected="an id no open request has",
+                )
+            self._open[request.request_id] = None  # before the call: its first outputs may overtake the reply
+        try:
+            self._call(Submit(request=request))
+        except PacelineError:
+            with self._state_lock:
+                self._open.pop(request.request_id, None)
+            raise
+
+    def abort(self, request_id: int) -> None:
+        if request_id in self._open:
+            self._call(Abort(request_id=request_id))
+
+    def outputs(self, timeout_s: float | None = None) -> Iterator[RequestOutput]:
+        """Outputs that are ready, waiting at most `timeout_s` for the first (None: as long as a request is open)."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._ready:
+            if self._dead is not None:
+                raise self._dead
+            if end is None and not self._open:
+                return
+            left_s = _SLICE_MS / 1000 if end is None else end - time.monotonic()
+            self._pump(max(0.0, min(left_s, _SLICE_MS / 1000)))
+            if end is not None and time.monotonic() >= end:
+                break
+        while self._ready:
+            yield self._ready.popleft()
+
+    def stats(self) -> EngineStats:
+        return decode(self._call(AskStats()), EngineStats)
+
+    def decisions(self, request_id: int) -> Sequence[Decision]:
+        return decode(self._call(AskDecisions(request_id=request_id)), list[Decision])
+
+    def reset_prefix_cache(self) -> bool:
+        return decode(self._call(ResetCache()), bool)
+
+    def drain(self, timeout_s: float) -> bool:
+        self._call(StopIntake())
+        end = time.monotonic() + timeout_s
+        while self._open and time.monotonic() < end:
+            self._pump(_SLICE_MS / 1000)
+        return not self._open
+
+    def close(self) -> None:
+        """End and reap the child. Idempotent."""
+        if not self._finalizer.alive:
+            return
+        with self._call_lock, self._pump_lock, self._state_lock:
+            if self._dead is None:
+                self._dead = EngineDeadError("the engine is closed")
+                self._child.calls.send(encode(Shutdown()))
+            self._open.clear()
+            self._finalizer()
+
+    # --- messages
+
+    def _handshake(self, timeout_s: float) -> dict[str, Any]:
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if self._child.outputs.poll(_SLICE_MS):
+                news = decode_news(self._child.outputs.recv())
+                if isinstance(news, Failed):
+                    raise news.error.rebuild()
+                assert isinstance(news, Ready)
+                return news.info
+            if self._child.process.poll() is not None:
+                raise self._obituary("the engine process ended while starting")
+        raise EngineError(
+            "the engine process did not get ready in time",
+            seen=self._child.last_words() or "no message",
+            expected=f"ready within {timeout_s:g} s",
+            fix="raise start_timeout_s if the model is large",
+        )
+
+    def _call(self, call: Call) -> bytes:
+        with self._call_lock:
+            self._require_alive()
+            self._child.calls.send(encode(call))
+            end = time.monotonic() + self._call_timeout_s
+            while not self._child.calls.poll(_SLICE_MS):
+                if self._child.process.poll() is not None:
+                    self._die(self._obituary("the engine process died"))
+                    self._require_alive()
+                if time.monotonic() > end:
+                    self._die(EngineDeadError(f"the engine process has not answered for {self._call_timeout_s:g} s"))
+                    self._require_alive()
+            reply = decode(self._child.calls.recv(), Reply)
+        if reply.error is not None:
+            raise reply.error.rebuild()
+        return reply.value
+
+    def _pump(self, timeout_s: float) -> None:
+        """Move what the engine said into `_ready`; wait at most `timeout_s` for the first message."""
+        with self._pump_lock:
+            if self._dead is not None:
+                return
+            socket = self._child.outputs
+            wait_ms = int(timeout_s * 1000)
+            while socket.poll(wait_ms):
+                wait_ms = 0
+                self._take(socket.recv())
+            if self._child.process.poll() is not None and not socket.poll(0):
+                self._die(self._obituary("the engine process died"))
+
+    def _take(self, data: bytes) -> None:
+        news = decode_news(data)
+        if isinstance(news, Outputs):
+            with self._state_lock:
+                for output in news.outputs:
+                    if output.finish is not None:
+                        self._open.pop(output.request_id, None)
+                self._ready.extend(news.outputs)
+        elif isinstance(news, Failed):
+            self._die(EngineDeadError(str(news.error.rebuild())))
+
+    def _die(self, error: EngineDeadError) -> None:
+        """The engine is gone: an error for every open request, once."""
+        with self._state_lock:
+            if self._dead is not None:
+                return
+            self._dead = error
+            for request_id in self._open:
+                self._ready.append(
+                    RequestOutput(request_id=request_id, token_ids=[], finish=FinishReason.ERROR, error=str(error))
+                )
+            self._open.clear()
+
+    def _obituary(self, what: str) -> EngineDeadError:
+        status = self._child.process.returncode
+        how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
+        words = self._child.last_words()
+        return EngineDeadError(what, seen=f"{how}; {words}" if words else how, fix="see its last words; restart it")
+
+    def _require_alive(self) -> None:
+        if self._dead is not None:
+            raise self._dead

@@ -1,0 +1,430 @@
+"""Transactions over KV memory: quote, reserve, grow, commit, release. The one owner of a block's lifetime.
+
+    keys  = kv.keys_for(request)                    # keep it with the request, across preemptions too
+    quote = kv.quote(request_id, keys, num_known, max_hit_tokens=num_known - 1)
+    state = kv.reserve(quote, now=now)              # or None: space, or a block it wanted to hit, is gone
+    state.columns(), state.copies                   # what the plan of its first step must carry
+    new   = kv.grow(state, planned_end)             # () = nothing needed, None = shortage
+    keys.extend(token_ids)                          # tokens known since; before the commit that covers them
+    kv.commit(state, keys, num_computed)            # results are in: blocks become findable, windows slide
+    kv.release(state, in_flight_step=step or None)
+    kv.step_done(step)                              # at every applied step: what it pinned may be reused
+
+Admission promises a request all the blocks it needs to the end of its known tokens, so a prefill that has started never
+runs out. The promise is a number; blocks are taken from it chunk by chunk, and what a sliding window drops on the way
+goes back to it. Growth beyond (generated tokens) takes what is neither held nor promised, and may fail.
+
+Deterministic: no clock, no randomness, no order taken from sets. Not covered: lower tiers, what the blocks contain.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvent, KVLayout, KVStats, ceil_div
+from paceline.contracts.request import Request
+from paceline.engine.block_pool import BlockPool
+from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
+from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV, View
+
+__all__ = ["KVManager", "NewBlocks", "Pending", "Quote", "SequenceKV", "SequenceKeys"]
+
+NOTHING_NEW: NewBlocks = ()
+NEVER = sys.maxsize
+
+
+class KVManager:
+    """`max_chunk_tokens`: the most positions of one request that may be planned and not yet computed, which is the
+    largest chunk of a step times the plans in flight. The blocks a sliding window needs depend on it.
+
+    `share_tenants`: requests of different tenants with equal salts may hit each other's blocks. Off by default, since
+    a hit is faster than a miss and so tells one tenant what another one asked.
+    """
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        *,
+        prefix_caching: bool = True,
+        max_chunk_tokens: int,
+        model_revision: str = "",
+        event_capacity: int = 4096,
+        share_tenants: bool = False,
+    ) -> None:
+        assert max_chunk_tokens >= 1
+        assert len({(g.block_size, g.bytes_per_block) for g in layout.groups}) == 1, "groups differ in block shape"
+        self.layout = layout
+        self.prefix_caching = prefix_caching
+        self.max_chunk_tokens = max_chunk_tokens
+        self._revision = model_revision
+        self._share_tenants = share_tenants
+        self._block_size = layout.block_size
+        self._num_groups = len(layout.groups)
+        self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
+        self._cache = PrefixCache(layout.groups, event_capacity=event_capacity)
+        self._pool: BlockPool[Entry] = BlockPool(layout.num_blocks, self._cache.evict)
+        self._live: dict[int, SequenceKV] = {}
+        self._generation = 0
+        self._hit_tokens = self._query_tokens = self._saved_tokens = 0
+        self._miss_reasons: Counter[str] = Counter()
+
+    # admission
+
+    def keys_for(self, request: Request) -> SequenceKeys:
+        """Chained keys of the full blocks of its known tokens (prompt and prior output). Once per request."""
+        domain = CacheDomain(
+            model_revision=self._revision,
+            kv_dtype=self.layout.dtype,
+            adapter_digest=request.adapter_digest,
+            salt=request.cache_salt,
+            tenant="" if self._share_tenants else request.tenant,
+        )
+        return SequenceKeys(request, domain, self._block_size, enabled=self.prefix_caching)
+
+    def quote(
+        self,
+        request_id: int,
+        keys: SequenceKeys,
+        num_known_tokens: int,
+        *,
+        max_hit_tokens: int,
+        use_cache: bool = True,
+        fork_from: SequenceKV | None = None,
+        fork_tokens: int = 0,
+        readmission: bool = False,
+    ) -> Quote:
+        """What it would hit and need now.
+
+        `max_hit_tokens` is usually `num_known_tokens - 1`: the last known token is always recomputed, for its logits.
+        `use_cache=False`: the request needs logits of prompt positions. `fork_from`: a live sibling that has computed
+        at least `fork_tokens` of the same tokens; when it has not, or is gone, the quote is an ordinary one.
+        `readmission`: a preempted request comes back, so hit rate and miss reasons do not count it again.
+        """
+        assert max_hit_tokens < num_known_tokens
+        sibling, pending, reason = fork_from, None, ""
+        shared = (
+            self._fork(fork_from, fork_tokens) if fork_from is not None and 0 < fork_tokens <= max_hit_tokens else None
+        )
+        if shared is not None:
+            hit_tokens = fork_tokens
+            hits, tail = shared
+        else:
+            sibling, tail = None, ()
+            num_hit = 0
+            if not self.prefix_caching:
+                reason = "disabled"
+            elif not use_cache:
+                reason = "prompt_logits"
+            else:
+                match = self._cache.match(keys, max_hit_tokens // self._block_size)
+                num_hit, pending, reason = match.num_blocks, match.pending, match.miss_reason
+            hit_tokens = num_hit * self._block_size
+            hits = tuple(
+                tuple(self._cache.blocks(keys, index, group.first_visible_block(hit_tokens), num_hit))
+                for index, group in enumerate(self.layout.groups)
+            )
+        promises, taken = self._demand(num_known_tokens, hit_tokens, hits, tail)
+        return Quote(
+            request_id=request_id,
+            num_known_tokens=num_known_tokens,
+            hit_tokens=hit_tokens,
+            hits=hits,
+            tail_copy=tail,
+            num_new_blocks=sum(promises),
+            num_taken=taken,
+            pending=pending,
+            miss_reason=reason,
+            keys=keys,
+            sibling=sibling,
+            readmission=readmission,
+            version=self._pool.version,
+        )
+
+    def _fork(self, sibling: SequenceKV, num_tokens: int) -> View | None:
+        if self._live.get(sibling.request_id) is not sibling:
+            return None
+        return sibling.view_before(self.layout.groups, num_tokens)
+
+    def _demand(
+        self, num_known_tokens: int, hit_tokens: int, hits: Sequence[Sequence[int]], tail: Sequence[int]
+    ) -> tuple[list[int], int]:
+        """Blocks to promise per group, and by how much the whole lowers the pool's `available`.
+
+        A window group promises its peak, less the hits that nobody else holds: those are paid for here and, when they
+        slide out, stand for a new block. A hit that others hold may stay theirs, so it cannot stand for one.
+        """
+        rest = ceil_div(num_known_tokens, self._block_size) - hit_tokens // self._block_size
+        pool = self._pool
+        promises = []
+        taken = sum(pool.cost_of_ref(block) for block in tail)
+        for group, blocks in zip(self.layout.groups, hits, strict=True):
+            taken += sum(pool.cost_of_ref(block) for block in blocks)
+            if group.window is None:
+                promises.append(rest)
+            else:
+                own = sum(pool.is_cached(block) for block in blocks)
+                promises.append(min(rest, group.max_blocks(num_known_tokens, self.max_chunk_tokens) - own))
+        return promises, taken + sum(promises)
+
+    def fits(self, quote: Quote, *, headroom_blocks: int = 0) -> bool:
+        """Whether it could be reserved as quoted and leave `headroom_blocks` for the growth of others."""
+        return quote.num_taken + headroom_blocks <= self._pool.available
+
+    def never_fits(self, num_tokens: int) -> bool:
+        """A sequence of so many tokens does not fit even alone."""
+        return self.layout.max_blocks(num_tokens, self.max_chunk_tokens) > self._pool.num_blocks
+
+    def reserve(self, quote: Quote, *, now: float = 0.0) -> SequenceKV | None:
+        """Take what was quoted, all or nothing. None when there is no space or a block to hit or copy is gone.
+
+        References the hits, promises the rest, allocates the targets of copies, and marks the full blocks it is going
+        to compute as pending.
+        """
+        pool, size = self._pool, self._block_size
+        assert quote.request_id not in self._live
+        if quote.version != pool.version and not self._still_there(quote):
+            return None
+        promises, taken = self._demand(quote.num_known_tokens, quote.hit_tokens, quote.hits, quote.tail_copy)
+        if taken > pool.available:
+            return None
+        generation = quote.sibling.generation if quote.sibling is not None else self._generation
+        kv = SequenceKV(quote.request_id, quote.hit_tokens, ceil_div(quote.num_known_tokens, size), generation)
+        num_hit = quote.hit_tokens // size
+        for index, blocks in enumerate(quote.hits):
+            for block in blocks:
+                own = pool.is_cached(block)
+                pool.ref(block)
+                if own and index in self._sliding and num_hit < kv.num_known_blocks:
+                    pool.back(block, kv.request_id)
+            first = num_hit - len(blocks)
+            kv.first.append(first)
+            kv.tables.append([NULL_BLOCK] * first + list(blocks))
+            kv.num_blocks += len(blocks)
+        for source in quote.tail_copy:
+            pool.ref(source)
+            kv.sources.append(source)
+        kv.promised = promises
+        pool.promise(sum(promises))
+        kv.capacity_tokens = num_hit * size
+        kv.committed = num_hit
+        kv.reserved_at = now
+        self._live[kv.request_id] = kv
+        if quote.tail_copy:
+            targets = self.grow(kv, kv.capacity_tokens + 1)
+            assert targets is not None
+            kv.copies = [(source, target) for source, (_g, _i, target) in zip(quote.tail_copy, targets, strict=True)]
+        if generation == self._generation:
+            known = min(len(quote.keys), quote.num_known_tokens // size)
+            kv.pending = self._cache.claim(quote.keys, num_hit, known, kv.request_id)[::-1]
+        self._count(quote)
+        return kv
+
+    def _still_there(self, quote: Quote) -> bool:
+        if quote.sibling is not None:
+            return self._fork(quote.sibling, quote.hit_tokens) == (quote.hits, quote.tail_copy)
+        num_hit = quote.hit_tokens // self._block_size
+        for group, blocks in enumerate(quote.hits):
+            for index, block in enumerate(blocks, start=num_hit - len(blocks)):
+                entry = self._pool.label(block)
+                if entry is None or entry.group != group or entry.key != quote.keys.keys[index]:
+                    return False
+        return True
+
+    def _count(self, quote: Quote) -> None:
+        self._saved_tokens += quote.hit_tokens
+        if quote.readmission or quote.sibling is not None:
+            return
+        self._query_tokens += quote.num_known_tokens
+        self._hit_tokens += quote.hit_tokens
+        if quote.miss_reason:
+            self._miss_reasons[quote.miss_reason] += 1
+
+    # life
+
+    def grow(self, kv: SequenceKV, num_tokens: int) -> NewBlocks | None:
+        """Make blocks exist for positions [0, num_tokens), all groups or none. None = not enough blocks.
+
+        Up to the known tokens of the reservation this cannot fail; nor does it when nothing new is needed.
+        """
+        if num_tokens <= kv.capacity_tokens:
+            return NOTHING_NEW
+        pool = self._pool
+        begin = kv.capacity_tokens // self._block_size
+        end = ceil_div(num_tokens, self._block_size)
+        from_promise = [min(end - begin, promised) for promised in kv.promised]
+        total, promised = (end - begin) * self._num_groups, sum(from_promise)
+        if total - promised > pool.available:
+            return None
+        blocks = iter(pool.allocate(total, promised=promised))
+        new = [(group, index, next(blocks)) for group in range(self._num_groups) for index in range(begin, end)]
+        for group, _index, block in new:
+            kv.tables[group].append(block)
+        kv.capacity_tokens = end * self._block_size
+        kv.num_blocks += total
+        kv.promised = [left - used for left, used in zip(kv.promised, from_promise, strict=True)]
+        rest = max(0, kv.num_known_blocks - end)
+        for group in self._sliding:
+            self._grow_window(kv, group, begin, end, rest)
+        return new
+
+    def _grow_window(self, kv: SequenceKV, group: int, begin: int, end: int, rest: int) -> None:
+        """Blocks [begin, end) came; `rest` known ones are still to come, and nothing beyond those is promised."""
+        pool, table = self._pool, kv.tables[group]
+        held = end - kv.first[group]
+        assert held <= self.layout.groups[group].max_blocks(kv.capacity_tokens, self.max_chunk_tokens), (
+            f"request {kv.request_id} holds {held} blocks in window group {group}; planned {kv.capacity_tokens} tokens "
+            f"with {kv.num_computed} computed and max_chunk_tokens {self.max_chunk_tokens}"
+        )
+        excess = max(0, kv.promised[group] - rest)
+        kv.promised[group] -= excess
+        pool.unpromise(excess)
+        if rest:
+            for block in table[begin:end]:
+                pool.back(block, kv.request_id)
+        elif begin < kv.num_known_blocks:  # the promise has just ended
+            for block in table[kv.first[group] : begin]:
+                pool.unback(block, kv.request_id)
+
+    def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
+        """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
+        assert kv.num_computed <= num_computed <= kv.capacity_tokens
+        kv.num_computed = num_computed
+        if num_computed < kv.next_commit:
+            return
+        pool, size = self._pool, self._block_size
+        for source in kv.sources:  # the copies were part of a step that is done
+            pool.deref(source)
+        kv.sources.clear()
+        kv.copies = []
+        kv.next_commit = NEVER
+        if kv.generation == self._generation:
+            self._publish(kv, keys, num_computed // size)
+            if len(keys) > kv.committed or not keys.closed:
+                kv.next_commit = (kv.committed + 1) * size
+        for group in self._sliding:
+            window = self.layout.groups[group].window
+            assert window is not None
+            self._slide(kv, group, self.layout.groups[group].first_visible_block(num_computed))
+            kv.next_commit = min(kv.next_commit, (kv.first[group] + 1) * size + window - 1)
+
+    def _publish(self, kv: SequenceKV, keys: SequenceKeys, num_full: int) -> None:
+        for index in range(kv.committed, min(num_full, len(keys))):
+            for group, table in enumerate(kv.tables):
+                block = table[index]
+                if block != NULL_BLOCK:
+                    entry = self._cache.add(keys, index, group, block)
+                    if entry is not None:
+                        self._pool.set_label(block, entry)
+            if kv.pending and kv.pending[-1] == keys.keys[index]:
+                self._cache.settle(kv.pending.pop())
+            kv.committed = index + 1
+
+    def _slide(self, kv: SequenceKV, group: int, first: int) -> None:
+        """Drop the blocks before `first`: no position still to be computed, in flight or not, sees them."""
+        pool, table = self._pool, kv.tables[group]
+        rest = kv.num_known_blocks - len(table)
+        for index in range(kv.first[group], min(first, len(table))):
+            block, table[index] = table[index], NULL_BLOCK
+            kv.num_blocks -= 1
+            kv.first[group] = index + 1
+            backed = pool.unback(block, kv.request_id)
+            pool.deref(block)
+            if backed and kv.promised[group] < rest and pool.available > 0:
+                pool.promise(1)
+                kv.promised[group] += 1
+
+    def release(self, kv: SequenceKV, *, in_flight_step: int | None = None) -> None:
+        """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it.
+
+        The tail is dropped first, so that of what stays cached the ends of sequences are evicted before their starts.
+        """
+        pool = self._pool
+        assert self._live.pop(kv.request_id, None) is kv, "released twice"
+        pool.unpromise(sum(kv.promised))
+        blocks = [block for row in zip(*kv.tables, strict=True) for block in row if block != NULL_BLOCK]
+        for group in self._sliding:
+            for block in kv.tables[group][kv.first[group] :]:
+                pool.unback(block, kv.request_id)
+        for block in reversed(blocks + kv.sources):
+            pool.deref(block, pin=in_flight_step)
+        while kv.pending:
+            self._cache.settle(kv.pending.pop())
+        kv.tables = [[] for _ in self.layout.groups]
+        kv.promised = [0] * self._num_groups
+        kv.sources, kv.copies = [], []
+        kv.num_blocks = kv.capacity_tokens = 0
+
+    def step_done(self, step: int) -> None:
+        """The step's result was applied; blocks dropped while it ran may be reused."""
+        self._pool.unpin(step)
+
+    # looking in
+
+    def settled(self) -> list[BlockKey]:
+        """Keys that stopped being pending since the last call, ready or given up: wake who waits for them. Drain it."""
+        return self._cache.take_settled()
+
+    def events(self) -> list[KVEvent]:
+        """What others may follow the cache by, oldest first, since the last call. The oldest are lost when full."""
+        return self._cache.take_events()
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that growth or a new request may take now: free or cached, and not promised."""
+        return self._pool.available
+
+    def stats(self) -> KVStats:
+        pool = self._pool
+        return KVStats(
+            total=pool.num_blocks,
+            free=pool.num_free,
+            cached=pool.num_cached,
+            held=pool.num_held,
+            limbo=pool.num_limbo,
+            reserved=pool.reserved,
+            hit_tokens=self._hit_tokens,
+            query_tokens=self._query_tokens,
+            evictions=pool.num_evictions,
+            miss_reasons=dict(sorted(self._miss_reasons.items())),
+            saved_tokens=self._saved_tokens,
+            dropped_events=self._cache.dropped_events,
+        )
+
+    def reset(self) -> bool:
+        """Make everything cached so far unfindable (the weights changed, or a test wants a cold start).
+
+        Running requests keep their blocks and their text; what they still compute is not indexed either. True when
+        nothing was running, so that no old KV is left at all.
+        """
+        for entry in self._cache.entries():
+            self._pool.drop_label(entry.block)
+        self._cache.clear()
+        self._generation += 1
+        for kv in self._live.values():
+            kv.pending.clear()
+        return self._pool.num_held == 0 and self._pool.num_limbo == 0
+
+    def check(self) -> None:
+        """Assert the ledger's laws. Walks everything; for tests and audits."""
+        pool = self._pool
+        pool.check()
+        refs: Counter[int] = Counter()
+        for kv in self._live.values():
+            refs.update(kv.sources)
+            for index, (group, table) in enumerate(zip(self.layout.groups, kv.tables, strict=True)):
+                held = [block for block in table if block != NULL_BLOCK]
+                assert len(table) * self._block_size == kv.capacity_tokens
+                assert table[kv.first[index] :] == held, "a hole behind the window"
+                assert len(held) <= group.max_blocks(kv.capacity_tokens, self.max_chunk_tokens)
+                assert kv.first[index] <= group.first_visible_block(kv.num_computed), "dropped a visible block"
+                assert kv.promised[index] <= max(0, kv.num_known_blocks - len(table))
+                refs.update(held)
+            assert all(self._cache.owner(key) == kv.request_id for key in kv.pending)
+        assert dict(refs) == {block: pool.refs(block) for block in refs}
+        assert len(refs) == pool.num_held
+        assert pool.reserved == sum(sum(kv.promised) for kv in self._live.values())
+        assert self._cache.num_pending == sum(len(kv.pending) for kv in self._live.values())
+        for entry in self._cache.entries():
+            assert pool.label(entry.block) is entry

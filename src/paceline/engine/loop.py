@@ -1,0 +1,271 @@
+"""The engine's loop: take requests in, plan, submit, apply, hand outputs out.
+
+One thread calls `step`. Others may submit, abort and look: they hold the lock only while the host part of a step does
+not, so a request can enter while the device computes. All that reaches the scheduler goes through here and into the
+journal, in one order.
+
+Results are applied in the order of submission, and how many a step applies depends on the depth alone, never on which
+of them happens to be ready. At depth 1 a step returns the outputs of its own plan, so they leave before the next one
+is submitted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paceline.contracts.decision import Decision
+from paceline.contracts.ports import Clock, EngineStats, Executor, Handle
+from paceline.contracts.request import FinishReason, Request, RequestOutput
+from paceline.contracts.step import SampleInputs, StepPlan
+from paceline.engine.journal import Aborted, Applied, CacheReset, Planned, StepJournal, Submitted
+from paceline.errors import EngineError, PacelineError, RequestError
+
+if TYPE_CHECKING:
+    from paceline.engine.scheduler import Scheduler
+
+MaskSource = Callable[[StepPlan], SampleInputs | None]
+
+
+def _system_seed() -> int:
+    return SystemRandom().getrandbits(63)
+
+
+class EngineCore:
+    """Scheduler and executor in step. After an executor or scheduler failure every open request has ended with an
+    error, `healthy` is false and nothing new is taken in.
+
+    `masks` computes what the draw needs from the host (grammars) while the forward pass runs; `draw_seed` gives seeds
+    to requests without one.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        clock: Clock,
+        journal: StepJournal | None = None,
+        *,
+        masks: MaskSource | None = None,
+        draw_seed: Callable[[], int] = _system_seed,
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock = clock
+        self.journal = journal
+        self._masks = masks
+        self._draw_seed = draw_seed
+        self._depth = executor.caps.max_in_flight
+        self._in_flight: deque[tuple[StepPlan, Handle]] = deque()
+        self._open: dict[int, int] = {}  # request id -> seed
+        self._lock = threading.RLock()
+        self._error: EngineError | None = None
+        self._slow: str | None = None
+        self._draining = False
+        self._last_step: dict[str, float] = {}
+        self.busy_since: float | None = None  # start of the step that runs now; the watchdog reads it
+
+    # --- intake
+
+    def submit(self, request: Request) -> None:
+        """Take a request in, or raise RequestError, QueueFullError or EngineError; nothing else changes then."""
+        with self._lock:
+            self._require_alive()
+            if self._draining:
+                raise EngineError("the engine is draining and takes nothing new", fix="send the request elsewhere")
+            if request.request_id in self._open:
+                raise RequestError(
+                    "this request id is still in use",
+                    param="request_id",
+                    seen=request.request_id,
+                    expected="an id no open request has",
+                )
+            seed = request.sampling.seed
+            if seed is None:
+                # choices of one call share their seed
+                seed = self._open[request.leader] if request.leader in self._open else self._draw_seed()
+                sampling = msgspec.structs.replace(request.sampling, seed=seed)
+                request = msgspec.structs.replace(request, sampling=sampling)
+            now = self.clock.now()
+            self.scheduler.add(request, now)
+            self._open[request.request_id] = seed
+            if self.journal is not None:
+                self.journal.record(Submitted(now=now, request=request))
+
+    def abort(self, request_id: int) -> None:
+        """End a request in whatever phase it is; unknown and finished ids are ignored."""
+        with self._lock:
+            if request_id not in self._open or self._error is not None:
+                return
+            now = self.clock.now()
+            self.scheduler.abort(request_id, now)
+            if self.journal is not None:
+                self.journal.record(Aborted(now=now, request_id=request_id))
+
+    # --- the step
+
+    def step(self) -> list[RequestOutput]:
+        """One step; what became final in it. Never raises for what goes wrong inside: see `error`."""
+        if self._error is not None:
+            return []
+        try:
+            return self._step()
+        except Exception as error:  # whatever it was, no request may be left waiting for ever
+            return self._fail(error)
+        finally:
+            self.busy_since = None
+            self._slow = None
+
+    def _step(self) -> list[RequestOutput]:
+        with self._lock:
+            now = self.busy_since = self.clock.now()
+            self.scheduler.expire(now)
+            plan = self.scheduler.plan(now)
+            if self.journal is not None:
+                digest = b"" if plan.is_empty else plan.digest()
+                self.journal.record(Planned(now=now, step=plan.step, digest=digest))
+            planned_at = self.clock.now()
+        keep = self._depth - 1
+        if not plan.is_empty:
+            handle = self.executor.submit(plan)
+            self._in_flight.append((plan, handle))
+            self.executor.sample(handle, self._masks(plan) if self._masks is not None else None)
+        elif self._in_flight:
+            keep = len(self._in_flight) - 1  # nothing to add: move on by one
+        host_s = planned_at - now
+        while len(self._in_flight) > keep:
+            host_s += self._apply_oldest()
+        if self._last_step:
+            self._last_step["host_us"] = host_s * 1e6
+        return self._take_outputs()
+
+    def _apply_oldest(self) -> float:
+        """Wait for the oldest result and apply it. Returns seconds of host work."""
+        plan, handle = self._in_flight[0]
+        result = self.executor.poll(handle, block=True)
+        assert result is not None, "a blocking poll returns a result"
+        with self._lock:
+            now = self.clock.now()
+            self._in_flight.popleft()
+            self.scheduler.apply(result, now)
+            if self.journal is not None:
+                self.journal.record(Applied(now=now, result=result))
+            self._last_step = {
+                "rows": float(plan.num_rows),
+                "tokens": float(plan.num_tokens),
+                "decode_rows": float(((plan.count - plan.num_draft) == 1).sum()),
+                "device_ms": result.device_ms,
+                "est_ms": plan.est_ms,
+            }
+            return self.clock.now() - now
+
+    def _take_outputs(self) -> list[RequestOutput]:
+        with self._lock:
+            outputs = self.scheduler.outputs()
+            for output in outputs:
+                if output.finish is not None:
+                    self._open.pop(output.request_id, None)
+            return outputs
+
+    def _fail(self, cause: Exception) -> list[RequestOutput]:
+        """The end: every open request gets an error, once."""
+        with self._lock:
+            if isinstance(cause, EngineError):
+                self._error = cause
+            else:
+                detail = str(cause) if isinstance(cause, PacelineError) else f"{type(cause).__name__}: {cause}"
+                self._error = EngineError(f"the engine stopped: {detail}", fix="see the log; restart the engine")
+                self._error.__cause__ = cause
+            outputs = self._take_outputs()  # what was final before it happened
+            for request_id in self._open:
+                outputs.append(
+                    RequestOutput(
+                        request_id=request_id, token_ids=[], finish=FinishReason.ERROR, error=str(self._error)
+                    )
+                )
+            self._open.clear()
+            return outputs
+
+    # --- looking
+
+    @property
+    def error(self) -> EngineError | None:
+        """Why the engine stopped, or None."""
+        return self._error
+
+    @property
+    def healthy(self) -> bool:
+        """Ready to serve: not stopped, and the step that runs, if any, is not suspiciously long."""
+        return self._error is None and self._slow is None
+
+    @property
+    def trouble(self) -> str | None:
+        """What makes it unhealthy, with the last decisions."""
+        return str(self._error) if self._error is not None else self._slow
+
+    @property
+    def has_work(self) -> bool:
+        return self._error is None and (bool(self._open) or bool(self._in_flight))
+
+    def idle_s(self) -> float | None:
+        """Seconds until a step could do something: 0 = now, None = not before something is submitted."""
+        with self._lock:
+            if self._error is not None:
+                return None
+            if self._in_flight:
+                return 0.0
+            if not self.scheduler.has_work:
+                return None
+            wake = self.scheduler.wake_time()
+            return 0.0 if wake is None else max(0.0, wake - self.clock.now())
+
+    def stats(self) -> EngineStats:
+        with self._lock:
+            stats = self.scheduler.stats(self.clock.now())
+            return msgspec.structs.replace(stats, stalled=not self.healthy, last_step=dict(self._last_step))
+
+    def decisions(self, request_id: int) -> Sequence[Decision]:
+        with self._lock:
+            return self.scheduler.decisions.of_request(request_id)
+
+    def dump(self) -> str:
+        """The last decisions as text, for people. Takes no lock: it is asked for when a step hangs."""
+        return self.scheduler.decisions.dump()
+
+    # --- control
+
+    def mark_slow(self, why: str) -> None:
+        """Called by the watchdog while a step takes too long; the end of that step takes it back."""
+        self._slow = why
+
+    def stop_intake(self) -> None:
+        self._draining = True
+
+    def resume_intake(self) -> None:
+        self._draining = False
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False if that could not be done now."""
+        with self._lock:
+            now = self.clock.now()
+            done = self.scheduler.reset_prefix_cache(now)
+            if self.journal is not None:
+                self.journal.record(CacheReset(now=now))
+            return done
+
+    def close(self) -> None:
+        """Stop for good: open requests end with an error at their client, the executor lets go of its memory."""
+        with self._lock:
+            if self._error is None:
+                self._error = EngineError("the engine is closed")
+            self._in_flight.clear()
+            self.executor.close()
+
+    def _require_alive(self) -> None:
+        if self._error is not None:
+            raise self._error

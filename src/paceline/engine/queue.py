@@ -1,0 +1,242 @@
+"""Who waits, and in which order: class, then tenant (in the fair policy), then arrival.
+
+Every operation is O(log n): nothing looks at all who wait. Those that leave from the middle (abort, deadline) are
+marked and skipped when they reach the top; heaps are rebuilt when more than half of them are such marks.
+
+*Parked* requests wait for something by name, a prefix being computed or the first choice of their call, and are out of
+the order until it comes.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TypeAlias
+
+from paceline.engine.request_state import Phase, RequestState
+from paceline.engine.settings import Policy
+
+_MIN_DEAD = 64
+_Entry: TypeAlias = tuple[float, int, int, RequestState]  # arrival, request id, serial (no two alike), request
+
+
+class _Arrivals:
+    """A heap by (arrival, request id) with lazy deletion."""
+
+    __slots__ = ("_dead", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[_Entry] = []
+        self._dead = 0
+
+    def push(self, state: RequestState, serial: int) -> None:
+        heappush(self._heap, (state.arrival, state.request_id, serial, state))
+
+    def peek(self) -> RequestState | None:
+        heap = self._heap
+        while heap:
+            state = heap[0][3]
+            if state.queued:
+                return state
+            heappop(heap)
+            self._dead -= 1
+        return None
+
+    def pop(self) -> None:
+        heappop(self._heap)
+
+    def note_dead(self) -> None:
+        self._dead += 1
+        if self._dead > _MIN_DEAD and 2 * self._dead > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[3].queued]
+            heapify(self._heap)
+            self._dead = 0
+
+    def live(self) -> list[RequestState]:
+        return [entry[3] for entry in sorted(self._heap, key=lambda e: e[:3]) if entry[3].queued]
+
+
+class _Tenants:
+    """Tenants of one class, least served first.
+
+    A virtual counter per tenant grows with the positions computed for it. One that comes back after a pause is lifted
+    to the least counter among those present, so idling earns no credit (Sheng et al., "Fairness in Serving Large
+    Language Models", OSDI 2024).
+    """
+
+    __slots__ = ("_floor", "_order", "_present", "listed", "queues", "served")
+
+    def __init__(self) -> None:
+        self.queues: dict[str, _Arrivals] = {}
+        self.served: dict[str, float] = {}
+        self._order: list[tuple[float, str]] = []  # heap of those present; a stale counter is a lower bound
+        self._present: dict[str, None] = {}
+        self._floor = 0.0
+        self.listed = False  # the queue's own mark: the class is among those it looks at
+
+    def push(self, state: RequestState, serial: int) -> None:
+        tenant = state.tenant
+        if tenant not in self._present:
+            self._clean()
+            floor = self._order[0][0] if self._order else self._floor
+            served = max(self.served.get(tenant, 0.0), floor)
+            self.served[tenant] = served
+            self._present[tenant] = None
+            heappush(self._order, (served, tenant))
+            self._forget_idle()
+        queue = self.queues.get(tenant)
+        if queue is None:
+            queue = self.queues[tenant] = _Arrivals()
+        queue.push(state, serial)
+
+    def peek(self) -> RequestState | None:
+        self._clean()
+        return self.queues[self._order[0][1]].peek() if self._order else None
+
+    def pop(self) -> None:
+        self.queues[self._order[0][1]].pop()
+
+    def _clean(self) -> None:
+        """Make the top of the order true: a tenant with somebody waiting and its counter of now."""
+        order = self._order
+        while order:
+            served, tenant = order[0]
+            if self.queues[tenant].peek() is None:
+                heappop(order)
+                del self._present[tenant]
+                del self.queues[tenant]
+                self._floor = max(self._floor, served)
+            elif self.served[tenant] != served:
+                heapreplace(order, (self.served[tenant], tenant))
+            else:
+                return
+
+    def _forget_idle(self) -> None:
+        """A tenant that would be lifted anyway need not be remembered."""
+        if len(self.served) > 1024 + 2 * len(self._present):
+            floor = self._order[0][0]
+            self.served = {t: s for t, s in self.served.items() if t in self._present or s > floor}
+
+    def note_dead(self, state: RequestState) -> None:
+        self.queues[state.tenant].note_dead()
+
+    def live(self) -> list[RequestState]:
+        tenants = sorted(self._present, key=lambda t: (self.served[t], t))
+        return [state for tenant in tenants for state in self.queues[tenant].live()]
+
+
+class WaitingQueue:
+    """All waiting requests. `charge` and `debt` matter to the fair policy only."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._fair = policy == "fair"
+        self._classes: dict[int, _Tenants] = {}
+        self._priorities: list[int] = []  # sorted; of classes in which somebody may be waiting
+        self._by_arrival: list[_Entry] = []  # everybody, parked too; lazy
+        self._serial = 0
+        self._parked: dict[bytes | int, list[RequestState]] = {}
+        self.num_parked = 0
+        self.num_requests = 0  # parked ones included
+        self.num_tokens = 0
+
+    def push(self, state: RequestState) -> None:
+        """A request begins to wait (it is new, or was preempted)."""
+        state.queued_tokens = state.known
+        self.num_requests += 1
+        self.num_tokens += state.queued_tokens
+        self._serial += 1
+        heappush(self._by_arrival, (state.arrival, state.request_id, self._serial, state))
+        if len(self._by_arrival) > _MIN_DEAD + 2 * self.num_requests:
+            waiting = {e[1]: e for e in self._by_arrival if e[3].phase is Phase.WAITING}
+            self._by_arrival = list(waiting.values())
+            heapify(self._by_arrival)
+        self._enter(state)
+
+    def _enter(self, state: RequestState) -> None:
+        state.queued = True
+        tenants = self._classes.get(state.priority)
+        if tenants is None:
+            tenants = self._classes[state.priority] = _Tenants()
+        if not tenants.listed:
+            tenants.listed = True
+            insort(self._priorities, state.priority)
+        self._serial += 1
+        tenants.push(state, self._serial)
+
+    def peek(self) -> RequestState | None:
+        """The next in order, or None when nobody is in the order (parked ones are not)."""
+        while self._priorities:
+            priority = self._priorities[0]
+            tenants = self._classes[priority]
+            state = tenants.peek()
+            if state is not None:
+                return state
+            tenants.listed = False
+            del self._priorities[0]
+            if not self._fair:
+                del self._classes[priority]  # no counters to remember
+        return None
+
+    def pop(self) -> RequestState:
+        """Take out the one that `peek` just gave: it stops waiting."""
+        state = self._pop()
+        self._leave(state)
+        return state
+
+    def _pop(self) -> RequestState:
+        state = self.peek()
+        assert state is not None
+        state.queued = False
+        self._classes[state.priority].pop()
+        return state
+
+    def _leave(self, state: RequestState) -> None:
+        self.num_requests -= 1
+        self.num_tokens -= state.queued_tokens
+
+    def discard(self, state: RequestState) -> None:
+        """A waiting request goes away, wherever it is."""
+        if state.parked_on is not None:
+            state.parked_on = None
+            self.num_parked -= 1
+        else:
+            assert state.queued
+            state.queued = False
+            self._classes[state.priority].note_dead(state)
+        self._leave(state)
+
+    def park(self, key: bytes | int) -> RequestState:
+        """Take the one that `peek` just gave out of the order until `wake(key)`."""
+        state = self._pop()
+        state.parked_on = key
+        self._parked.setdefault(key, []).append(state)
+        self.num_parked += 1
+        return state
+
+    def wake(self, key: bytes | int) -> None:
+        """Put those parked on `key` back at their places."""
+        for state in self._parked.pop(key, ()):
+            if state.parked_on == key:
+                state.parked_on = None
+                self.num_parked -= 1
+                self._enter(state)
+
+    def oldest_arrival(self) -> float | None:
+        """When the one that waits longest came."""
+        heap = self._by_arrival
+        while heap and heap[0][3].phase is not Phase.WAITING:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def charge(self, state: RequestState, num_tokens: int) -> None:
+        """Positions are computed for a request's tenant."""
+        served = self._classes[state.priority].served
+        served[state.tenant] = served.get(state.tenant, 0.0) + num_tokens
+
+    def debt(self, state: RequestState) -> float:
+        """Positions computed for a request's tenant within its class; 0 when the policy is not fair."""
+        return self._classes[state.priority].served.get(state.tenant, 0.0) if self._fair else 0.0
+
+    def in_order(self) -> list[RequestState]:
+        """Everybody in the order, parked ones left out. Looks at all of them: for explanations only."""
+        return [state for priority in self._priorities for state in self._classes[priority].live()]

@@ -1,0 +1,51 @@
+"""Notices a step that does not end, from a thread of its own, and says so where readiness is asked."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from paceline.contracts.ports import Clock
+from paceline.engine.loop import EngineCore
+
+
+class Watchdog:
+    """Marks `core` slow once its running step is older than `limit_s`; the end of the step clears the mark.
+
+    It cannot end a hung kernel. It makes the hang visible: `healthy` turns false, `trouble` holds the last decisions.
+    """
+
+    def __init__(self, core: EngineCore, clock: Clock, *, limit_s: float = 60.0) -> None:
+        self._core = core
+        self._clock = clock
+        self._limit_s = limit_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="paceline-watchdog", daemon=True)
+
+    def check(self) -> bool:
+        """Look once. True when all is well."""
+        since = self._core.busy_since
+        if since is None:
+            return True
+        seconds = self._clock.now() - since
+        if seconds <= self._limit_s:
+            return True
+        # no lock is taken: the thread that hangs may hold it
+        self._core.mark_slow(
+            f"a step has been running for {seconds:.1f} s (limit {self._limit_s:g} s)\n{self._core.dump()}"
+        )
+        return False
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(min(1.0, self._limit_s / 4)):
+            self.check()

@@ -1,0 +1,126 @@
+"""What a client and an engine in another process say to each other: msgpack values, nothing that runs code.
+
+Two ZMQ PAIR sockets per engine, so that neither side shares one between threads. On `calls` the client asks and the
+engine answers, one at a time. On `outputs` the engine speaks: first `Ready` or `Failed`, then one `Outputs` per step
+that has any.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from paceline import errors
+from paceline.contracts.request import Request, RequestOutput
+from paceline.contracts.step import decode
+from paceline.errors import EngineError, PacelineError, RequestError
+
+CALLS_SUFFIX = ".calls"
+OUTPUTS_SUFFIX = ".outputs"
+
+
+class WireError(msgspec.Struct, frozen=True, kw_only=True):
+    """A PacelineError that travels. `seen` travels as text."""
+
+    kind: str  # class name in paceline.errors
+    message: str
+    seen: str | None = None
+    expected: str = ""
+    fix: str = ""
+    param: str | None = None
+
+    @staticmethod
+    def of(error: Exception) -> WireError:
+        if not isinstance(error, PacelineError):
+            return WireError(kind="EngineError", message=f"{type(error).__name__}: {error}")
+        return WireError(
+            kind=type(error).__name__,
+            message=error.message,
+            seen=None if error.seen is None else str(error.seen),
+            expected=error.expected,
+            fix=error.fix,
+            param=error.param if isinstance(error, RequestError) else None,
+        )
+
+    def rebuild(self) -> PacelineError:
+        kind = getattr(errors, self.kind, EngineError)
+        if not (isinstance(kind, type) and issubclass(kind, PacelineError)):
+            kind = EngineError
+        if issubclass(kind, RequestError):
+            return kind(self.message, param=self.param, seen=self.seen, expected=self.expected, fix=self.fix)
+        return kind(self.message, seen=self.seen, expected=self.expected, fix=self.fix)
+
+
+# --- client to engine
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
+    request: Request
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
+    request_id: int
+
+
+class AskStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
+    pass
+
+
+class AskDecisions(msgspec.Struct, frozen=True, kw_only=True, tag="decisions"):
+    request_id: int
+
+
+class ResetCache(msgspec.Struct, frozen=True, kw_only=True, tag="reset_cache"):
+    pass
+
+
+class StopIntake(msgspec.Struct, frozen=True, kw_only=True, tag="stop_intake"):
+    pass
+
+
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
+    pass
+
+
+Call: TypeAlias = Submit | Abort | AskStats | AskDecisions | ResetCache | StopIntake | Shutdown
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
+    """The answer to one call: an error, or the encoded value that kind of call returns."""
+
+    error: WireError | None = None
+    value: bytes = b""
+
+
+# --- engine to client, unasked
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The engine is up. `info` is what its assembler wants its client to know (msgpack values)."""
+
+    pid: int
+    info: dict[str, Any] = {}
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The engine did not come up, or has stopped for good."""
+
+    error: WireError
+
+
+class Outputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
+    """What one step brought, for all requests."""
+
+    outputs: list[RequestOutput]
+
+
+News: TypeAlias = Ready | Failed | Outputs
+
+
+def decode_call(data: bytes) -> Call:
+    return decode(data, Call)  # type: ignore[arg-type]  # a union; type[T] cannot say so
+
+
+def decode_news(data: bytes) -> News:
+    return decode(data, News)  # type: ignore[arg-type]
