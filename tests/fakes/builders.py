@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from paceline.engine.scheduler import Scheduler
+from tests.fakes.byte_tokenizer import letter_bytes
+from tests.fakes.scripted_executor import ScriptedExecutor, scripted_caps
+from tests.fakes.toy_model import Draw, ToyModel
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout
 from paceline.contracts.ports import CostModel, Drafter, Executor, ExecutorCaps, SpecKind
@@ -16,12 +20,8 @@ from paceline.engine.decisions import DecisionRing
 from paceline.engine.journal import StepJournal
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.loop import EngineCore, MaskSource
-from paceline.engine.scheduler import Scheduler
 from paceline.engine.settings import SchedulerSettings
 from paceline.sim import SimulatedExecutor, VirtualClock, seeded_oracle, simulated_caps
-from tests.fakes.byte_tokenizer import letter_bytes
-from tests.fakes.scripted_executor import ScriptedExecutor, scripted_caps
-from tests.fakes.toy_model import Draw, ToyModel
 
 EOS = 7
 VOCAB = 48
@@ -139,39 +139,44 @@ def build(
     journal: StepJournal | None = None,
     masks: MaskSource | None = None,
 ) -> Built:
+    kv = make_kv(executor.caps, settings, prefix_caching, model_revision)
     scheduler = make_scheduler(
         executor.caps,
         settings,
+        kv=kv,
         cost=cost,
         token_bytes=token_bytes,
         drafter=drafter,
-        prefix_caching=prefix_caching,
-        model_revision=model_revision,
     )
     core = EngineCore(scheduler, executor, clock, journal, masks=masks, draw_seed=lambda: 12345)
-    return Built(core, scheduler, scheduler.kv, executor, clock, journal, settings)
+    return Built(core, scheduler, kv, executor, clock, journal, settings)
+
+
+def make_kv(
+    caps: ExecutorCaps, settings: SchedulerSettings, prefix_caching: bool = True, model_revision: str = "toy"
+) -> KVManager:
+    return KVManager(
+        caps.layout,
+        prefix_caching=prefix_caching,
+        max_chunk_tokens=settings.max_uncommitted_tokens(caps.max_in_flight),
+        model_revision=model_revision,
+    )
 
 
 def make_scheduler(
     caps: ExecutorCaps,
     settings: SchedulerSettings,
     *,
+    kv: KVManager | None = None,
     cost: CostModel | None = None,
     token_bytes: Sequence[bytes] | None = None,
     drafter: Drafter | None = None,
     prefix_caching: bool = True,
-    model_revision: str = "toy",
 ) -> Scheduler:
-    kv = KVManager(
-        caps.layout,
-        prefix_caching=prefix_caching,
-        max_chunk_tokens=settings.max_uncommitted_tokens(caps.max_in_flight),
-        model_revision=model_revision,
-    )
     return Scheduler(
         settings,
         caps,
-        kv,
+        kv if kv is not None else make_kv(caps, settings, prefix_caching),
         cost if cost is not None else LinearStepCost(),
         token_bytes=token_bytes,
         eos_token_ids=(EOS,),
@@ -204,11 +209,12 @@ def scripted_engine(
     )
     settings = {"max_num_seqs": max_rows, "max_num_batched_tokens": max_tokens, "max_model_len": 256, **settings}
     model = ToyModel(vocab_size, windows)
+    clock = VirtualClock()
     return build(
-        ScriptedExecutor(model, caps, **(executor or {})),
-        VirtualClock(),
+        ScriptedExecutor(model, caps, clock=clock, **(executor or {})),
+        clock,
         SchedulerSettings(**settings),
-        token_bytes=letter_bytes(vocab_size),
+        token_bytes=letter_bytes(vocab_size, (EOS,)),
         drafter=drafter,
         prefix_caching=prefix_caching,
         journal=journal,
@@ -225,6 +231,8 @@ def simulated_engine(
     max_tokens: int = 2048,
     cost: CostModel | None = None,
     output_lengths: dict[int, int] | None = None,
+    host_drafts: bool = False,
+    drafter: Drafter | None = None,
     prefix_caching: bool = True,
     journal: StepJournal | None = None,
     **settings: Any,
@@ -233,7 +241,9 @@ def simulated_engine(
     cost = cost if cost is not None else LinearStepCost()
     clock = VirtualClock()
     layout = make_layout(num_blocks, block_size)
-    caps = simulated_caps(layout, max_rows=max_rows, max_tokens=max_tokens, max_in_flight=depth)
+    caps = simulated_caps(
+        layout, max_rows=max_rows, max_tokens=max_tokens, max_in_flight=depth, host_drafts=host_drafts
+    )
     oracle = seeded_oracle(caps.vocab_size, eos_token_id=EOS, output_lengths=output_lengths)
     settings = {"max_num_seqs": max_rows, "max_num_batched_tokens": max_tokens, **settings}
     return build(
@@ -241,6 +251,7 @@ def simulated_engine(
         clock,
         SchedulerSettings(**settings),
         cost=cost,
+        drafter=drafter,
         prefix_caching=prefix_caching,
         journal=journal,
     )

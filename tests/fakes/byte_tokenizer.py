@@ -23,9 +23,12 @@ class ByteTokenizer:
         return [bytes([i]) for i in range(256)] + [b"", b""]
 
 
-def letter_bytes(vocab_size: int) -> list[bytes]:
-    """A tiny vocabulary that spells often: single letters a to d, then pairs of them, then triples, then e0, e1, ..."""
+def letter_bytes(vocab_size: int, silent: tuple[int, ...] = ()) -> list[bytes]:
+    """A tiny vocabulary that spells often: single letters a to d, then pairs of them, then triples, then e0, e1, ...
+
+    `silent` ids add no bytes, as special tokens do."""
     letters = [b"a", b"b", b"c", b"d"]
     pairs = [x + y for x in letters for y in letters]
     words = letters + pairs + [x + y for x in letters for y in pairs]
-    return [words[i] if i < len(words) else b"e%d" % i for i in range(vocab_size)]
+    spelled = (words[i] if i < len(words) else b"e%d" % i for i in range(vocab_size))
+    return [b"" if i in silent else word for i, word in enumerate(spelled)]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from tests.fakes.toy_model import U64, Draw, ToyModel
 
 from paceline.contracts.kv import NULL_BLOCK, KVLayout
 from paceline.contracts.ports import ExecutorCaps, SpecKind, StepShape
@@ -27,7 +28,7 @@ from paceline.contracts.step import (
     decode,
     encode,
 )
-from tests.fakes.toy_model import U64, Draw, ToyModel
+from paceline.sim.clock import VirtualClock
 
 
 class BlockMixUpError(AssertionError):
@@ -60,6 +61,7 @@ class ScriptedExecutor:
     fault: Callable[[int, int], bool] | None = None  # (request id, step)
     crash_at: int | None = None
     device_ms: float = 1.0
+    clock: VirtualClock | None = None  # a step moves it by `device_ms`
     draft_wrong_every: int = 3  # of the device drafter
     num_positions: int = 0  # computed so far, drafts included: the meter's independent witness
     num_steps: int = 0
@@ -110,6 +112,8 @@ class ScriptedExecutor:
         flight = self._flights[handle]
         assert flight.sampled, "the draw waits for sample()"
         result = self._run(flight)
+        if self.clock is not None:
+            self.clock.sleep(self.device_ms / 1000)
         del self._flights[handle]
         return decode(encode(result), StepResult)
 

@@ -227,7 +227,8 @@ def plan_memory(request: MemoryRequest, activations: Callable[[int], tuple[int, 
                 "kv_cache_memory does not fit",
                 seen=format_bytes(r.kv_cache_memory),
                 expected=f"at most {format_bytes(budget - fixed - workspace)} of a budget of {format_bytes(budget)}: "
-                f"weights {format_bytes(r.weight_bytes)}, activations {format_bytes(workspace)}, margin {format_bytes(margin)}",
+                f"weights {format_bytes(r.weight_bytes)}, activations {format_bytes(workspace)}, margin "
+                f"{format_bytes(margin)}",
                 fix="lower kv_cache_memory, or raise memory_utilization",
             )
         how = f"kv_cache_memory was set to {format_bytes(r.kv_cache_memory)}"

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvent, KVLayout, KVStats, ceil_div
 from paceline.contracts.request import Request
+from paceline.engine import kv_window
 from paceline.engine.block_pool import BlockPool
 from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
 from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV, View
@@ -66,6 +67,7 @@ class KVManager:
         self._cache = PrefixCache(layout.groups, event_capacity=event_capacity)
         self._pool: BlockPool[Entry] = BlockPool(layout.num_blocks, self._cache.evict)
         self._live: dict[int, SequenceKV] = {}
+        self._last_step_done = -1
         self._generation = 0
         self._hit_tokens = self._query_tokens = self._saved_tokens = 0
         self._miss_reasons: Counter[str] = Counter()
@@ -102,17 +104,14 @@ class KVManager:
         at least `fork_tokens` of the same tokens; when it has not, or is gone, the quote is an ordinary one.
         `readmission`: a preempted request comes back, so hit rate and miss reasons do not count it again.
         """
-        assert max_hit_tokens < num_known_tokens
+        assert 0 <= fork_tokens <= max_hit_tokens < num_known_tokens
         sibling, pending, reason = fork_from, None, ""
-        shared = (
-            self._fork(fork_from, fork_tokens) if fork_from is not None and 0 < fork_tokens <= max_hit_tokens else None
-        )
+        shared = self._fork(fork_from, fork_tokens)
         if shared is not None:
             hit_tokens = fork_tokens
             hits, tail = shared
         else:
-            sibling, tail = None, ()
-            num_hit = 0
+            sibling, tail, num_hit = None, (), 0
             if not self.prefix_caching:
                 reason = "disabled"
             elif not use_cache:
@@ -122,7 +121,7 @@ class KVManager:
                 num_hit, pending, reason = match.num_blocks, match.pending, match.miss_reason
             hit_tokens = num_hit * self._block_size
             hits = tuple(
-                tuple(self._cache.blocks(keys, index, group.first_visible_block(hit_tokens), num_hit))
+                self._cache.blocks(keys, index, group.first_visible_block(hit_tokens), num_hit)
                 for index, group in enumerate(self.layout.groups)
             )
         promises, taken = self._demand(num_known_tokens, hit_tokens, hits, tail)
@@ -142,30 +141,22 @@ class KVManager:
             version=self._pool.version,
         )
 
-    def _fork(self, sibling: SequenceKV, num_tokens: int) -> View | None:
-        if self._live.get(sibling.request_id) is not sibling:
+    def _fork(self, sibling: SequenceKV | None, num_tokens: int) -> View | None:
+        if sibling is None or not num_tokens or self._live.get(sibling.request_id) is not sibling:
             return None
         return sibling.view_before(self.layout.groups, num_tokens)
 
     def _demand(
         self, num_known_tokens: int, hit_tokens: int, hits: Sequence[Sequence[int]], tail: Sequence[int]
     ) -> tuple[list[int], int]:
-        """Blocks to promise per group, and by how much the whole lowers the pool's `available`.
-
-        A window group promises its peak, less the hits that nobody else holds: those are paid for here and, when they
-        slide out, stand for a new block. A hit that others hold may stay theirs, so it cannot stand for one.
-        """
+        """Blocks to promise per group, and by how much promises and references lower the pool's `available`."""
         rest = ceil_div(num_known_tokens, self._block_size) - hit_tokens // self._block_size
-        pool = self._pool
-        promises = []
-        taken = sum(pool.cost_of_ref(block) for block in tail)
-        for group, blocks in zip(self.layout.groups, hits, strict=True):
-            taken += sum(pool.cost_of_ref(block) for block in blocks)
-            if group.window is None:
-                promises.append(rest)
-            else:
-                own = sum(pool.is_cached(block) for block in blocks)
-                promises.append(min(rest, group.max_blocks(num_known_tokens, self.max_chunk_tokens) - own))
+        pool, chunk = self._pool, self.max_chunk_tokens
+        promises = [
+            rest if spec.window is None else kv_window.peak_promise(pool, spec, blocks, num_known_tokens, rest, chunk)
+            for spec, blocks in zip(self.layout.groups, hits, strict=True)
+        ]
+        taken = sum(pool.cost_of_ref(block) for blocks in (*hits, tail) for block in blocks)
         return promises, taken + sum(promises)
 
     def fits(self, quote: Quote, *, headroom_blocks: int = 0) -> bool:
@@ -225,12 +216,10 @@ class KVManager:
         if quote.sibling is not None:
             return self._fork(quote.sibling, quote.hit_tokens) == (quote.hits, quote.tail_copy)
         num_hit = quote.hit_tokens // self._block_size
-        for group, blocks in enumerate(quote.hits):
-            for index, block in enumerate(blocks, start=num_hit - len(blocks)):
-                entry = self._pool.label(block)
-                if entry is None or entry.group != group or entry.key != quote.keys.keys[index]:
-                    return False
-        return True
+        return all(
+            self._cache.blocks(quote.keys, group, num_hit - len(blocks), num_hit) == blocks
+            for group, blocks in enumerate(quote.hits)
+        )
 
     def _count(self, quote: Quote) -> None:
         self._saved_tokens += quote.hit_tokens
@@ -264,28 +253,9 @@ class KVManager:
         kv.capacity_tokens = end * self._block_size
         kv.num_blocks += total
         kv.promised = [left - used for left, used in zip(kv.promised, from_promise, strict=True)]
-        rest = max(0, kv.num_known_blocks - end)
         for group in self._sliding:
-            self._grow_window(kv, group, begin, end, rest)
+            kv_window.grew(pool, self.layout.groups[group], kv, group, begin, self.max_chunk_tokens)
         return new
-
-    def _grow_window(self, kv: SequenceKV, group: int, begin: int, end: int, rest: int) -> None:
-        """Blocks [begin, end) came; `rest` known ones are still to come, and nothing beyond those is promised."""
-        pool, table = self._pool, kv.tables[group]
-        held = end - kv.first[group]
-        assert held <= self.layout.groups[group].max_blocks(kv.capacity_tokens, self.max_chunk_tokens), (
-            f"request {kv.request_id} holds {held} blocks in window group {group}; planned {kv.capacity_tokens} tokens "
-            f"with {kv.num_computed} computed and max_chunk_tokens {self.max_chunk_tokens}"
-        )
-        excess = max(0, kv.promised[group] - rest)
-        kv.promised[group] -= excess
-        pool.unpromise(excess)
-        if rest:
-            for block in table[begin:end]:
-                pool.back(block, kv.request_id)
-        elif begin < kv.num_known_blocks:  # the promise has just ended
-            for block in table[kv.first[group] : begin]:
-                pool.unback(block, kv.request_id)
 
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
         """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
@@ -304,10 +274,8 @@ class KVManager:
             if len(keys) > kv.committed or not keys.closed:
                 kv.next_commit = (kv.committed + 1) * size
         for group in self._sliding:
-            window = self.layout.groups[group].window
-            assert window is not None
-            self._slide(kv, group, self.layout.groups[group].first_visible_block(num_computed))
-            kv.next_commit = min(kv.next_commit, (kv.first[group] + 1) * size + window - 1)
+            next_slide = kv_window.slide(pool, self.layout.groups[group], kv, group)
+            kv.next_commit = min(kv.next_commit, next_slide)
 
     def _publish(self, kv: SequenceKV, keys: SequenceKeys, num_full: int) -> None:
         for index in range(kv.committed, min(num_full, len(keys))):
@@ -321,20 +289,6 @@ class KVManager:
                 self._cache.settle(kv.pending.pop())
             kv.committed = index + 1
 
-    def _slide(self, kv: SequenceKV, group: int, first: int) -> None:
-        """Drop the blocks before `first`: no position still to be computed, in flight or not, sees them."""
-        pool, table = self._pool, kv.tables[group]
-        rest = kv.num_known_blocks - len(table)
-        for index in range(kv.first[group], min(first, len(table))):
-            block, table[index] = table[index], NULL_BLOCK
-            kv.num_blocks -= 1
-            kv.first[group] = index + 1
-            backed = pool.unback(block, kv.request_id)
-            pool.deref(block)
-            if backed and kv.promised[group] < rest and pool.available > 0:
-                pool.promise(1)
-                kv.promised[group] += 1
-
     def release(self, kv: SequenceKV, *, in_flight_step: int | None = None) -> None:
         """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it.
 
@@ -342,11 +296,11 @@ class KVManager:
         """
         pool = self._pool
         assert self._live.pop(kv.request_id, None) is kv, "released twice"
+        assert in_flight_step is None or in_flight_step > self._last_step_done, "its blocks would wait for ever"
         pool.unpromise(sum(kv.promised))
         blocks = [block for row in zip(*kv.tables, strict=True) for block in row if block != NULL_BLOCK]
         for group in self._sliding:
-            for block in kv.tables[group][kv.first[group] :]:
-                pool.unback(block, kv.request_id)
+            kv_window.end_promise(pool, kv, group)
         for block in reversed(blocks + kv.sources):
             pool.deref(block, pin=in_flight_step)
         while kv.pending:
@@ -357,7 +311,8 @@ class KVManager:
         kv.num_blocks = kv.capacity_tokens = 0
 
     def step_done(self, step: int) -> None:
-        """The step's result was applied; blocks dropped while it ran may be reused."""
+        """The step's result was applied (in order of submission); blocks dropped while it ran may be reused."""
+        self._last_step_done = step
         self._pool.unpin(step)
 
     # looking in
@@ -413,14 +368,8 @@ class KVManager:
         refs: Counter[int] = Counter()
         for kv in self._live.values():
             refs.update(kv.sources)
-            for index, (group, table) in enumerate(zip(self.layout.groups, kv.tables, strict=True)):
-                held = [block for block in table if block != NULL_BLOCK]
-                assert len(table) * self._block_size == kv.capacity_tokens
-                assert table[kv.first[index] :] == held, "a hole behind the window"
-                assert len(held) <= group.max_blocks(kv.capacity_tokens, self.max_chunk_tokens)
-                assert kv.first[index] <= group.first_visible_block(kv.num_computed), "dropped a visible block"
-                assert kv.promised[index] <= max(0, kv.num_known_blocks - len(table))
-                refs.update(held)
+            kv.check(self.layout.groups, self.max_chunk_tokens)
+            refs.update(block for table in kv.tables for block in table if block != NULL_BLOCK)
             assert all(self._cache.owner(key) == kv.request_id for key in kv.pending)
         assert dict(refs) == {block: pool.refs(block) for block in refs}
         assert len(refs) == pool.num_held

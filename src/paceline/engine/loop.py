@@ -67,6 +67,7 @@ class EngineCore:
         self._error: EngineError | None = None
         self._slow: str | None = None
         self._draining = False
+        self._idle = False  # the last plan was empty, nothing is in flight, and nothing has come since
         self._last_step: dict[str, float] = {}
         self.busy_since: float | None = None  # start of the step that runs now; the watchdog reads it
 
@@ -94,6 +95,7 @@ class EngineCore:
             now = self.clock.now()
             self.scheduler.add(request, now)
             self._open[request.request_id] = seed
+            self._idle = False
             if self.journal is not None:
                 self.journal.record(Submitted(now=now, request=request))
 
@@ -104,6 +106,7 @@ class EngineCore:
                 return
             now = self.clock.now()
             self.scheduler.abort(request_id, now)
+            self._idle = False
             if self.journal is not None:
                 self.journal.record(Aborted(now=now, request_id=request_id))
 
@@ -129,6 +132,7 @@ class EngineCore:
             if self.journal is not None:
                 digest = b"" if plan.is_empty else plan.digest()
                 self.journal.record(Planned(now=now, step=plan.step, digest=digest))
+            self._idle = plan.is_empty and not self._in_flight
             planned_at = self.clock.now()
         keep = self._depth - 1
         if not plan.is_empty:
@@ -221,6 +225,8 @@ class EngineCore:
                 return 0.0
             if not self.scheduler.has_work:
                 return None
+            if not self._idle:
+                return 0.0
             wake = self.scheduler.wake_time()
             return 0.0 if wake is None else max(0.0, wake - self.clock.now())
 
@@ -231,7 +237,7 @@ class EngineCore:
 
     def decisions(self, request_id: int) -> Sequence[Decision]:
         with self._lock:
-            return self.scheduler.decisions.of_request(request_id)
+            return self.scheduler.explain(request_id)
 
     def dump(self) -> str:
         """The last decisions as text, for people. Takes no lock: it is asked for when a step hangs."""

@@ -32,9 +32,9 @@ def pick_victim(
 
 
 def releasable_blocks(running: Iterable[RequestState], *, at_least: int) -> int:
-    """Upper bound of the blocks that preempting those classes would free (shared blocks are counted for each holder)."""
+    """Most blocks that preempting those classes could free: shared blocks are counted once for each holder."""
     return sum(
-        state.kv.num_blocks + state.kv.num_promised
+        state.kv.num_blocks + sum(state.kv.promised)
         for state in running
         if state.priority >= at_least and state.kv is not None
     )

@@ -162,10 +162,11 @@ class PrefixCache:
         pending = self._look_ahead(keys, hit, limit) if self._pending else None
         return Match(hit, self._reason(keys, hit, run, pending), pending)
 
-    def blocks(self, keys: SequenceKeys, group: int, begin: int, end: int) -> list[int]:
-        """Ids of the ready blocks [begin, end) of a match."""
+    def blocks(self, keys: SequenceKeys, group: int, begin: int, end: int) -> tuple[int, ...]:
+        """Ids of blocks [begin, end), as far as they are ready."""
         ready = self._ready[group]
-        return [ready[key].block for key in islice(keys.keys, begin, end)]
+        entries = [ready.get(key) for key in islice(keys.keys, begin, end)]
+        return tuple(entry.block for entry in entries if entry is not None)
 
     def _has(self, group: int, keys: SequenceKeys, index: int, waiting: bool) -> bool:
         key = keys.keys[index]

@@ -51,7 +51,7 @@ _FINISHED = (
 TRANSITIONS: dict[Phase, tuple[Phase, ...]] = {
     Phase.WAITING: (Phase.RUNNING, *_FINISHED),
     Phase.RUNNING: (Phase.WAITING, *_FINISHED),  # back to WAITING: preemption
-    **{phase: () for phase in _FINISHED},  # terminal phases absorb
+    **dict.fromkeys(_FINISHED, ()),  # terminal phases absorb
 }
 PHASE_OF_FINISH = {
     FinishReason.STOP: Phase.FINISHED_STOP,
@@ -88,7 +88,6 @@ class RequestState:
         "last_draw_step",
         "last_step",
         "limit",
-        "next_commit",
         "num_prompt",
         "output",
         "output_tokens",
@@ -109,6 +108,7 @@ class RequestState:
         "rules",
         "tenant",
         "timeline",
+        "wants_logprobs",
         "wasted_tokens",
     )
 
@@ -140,7 +140,6 @@ class RequestState:
         self.row = NO_ROW
         self.kv: SequenceKV | None = None
         self.capacity = 0  # positions for which blocks exist
-        self.next_commit = 0  # computed count at which blocks are committed next
         self.drafts: list[int] = []
         self.last_step = NO_STEP  # last plan that touches its blocks
         self.last_draw_step = NO_STEP  # last plan that draws for it
@@ -164,7 +163,8 @@ class RequestState:
         # output under way
         wants = request.sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if wants else None
-        self.prompt_logprobs_done = not wants
+        self.prompt_logprobs_done = not wants  # handed out, or never asked for
+        self.wants_logprobs = request.sampling.logprobs is not None
         self.hold_bytes = 0
 
     def move_to(self, phase: Phase) -> None:
@@ -221,6 +221,8 @@ class RequestState:
         self.planned = 0
         self.pending = 0
         self.drafts = []
+        self.last_step = NO_STEP
+        self.last_draw_step = NO_STEP
         self.epoch += 1
         if not self.prompt_logprobs_done:
             self.prompt_logprobs = [None]  # those positions are computed again, and reported then

@@ -69,7 +69,7 @@ class SequenceKV:
     def view_before(self, groups: Sequence[KVGroupSpec], num_tokens: int) -> View | None:
         """What a fork at position `num_tokens` may share: per group the visible full blocks, and the partial block
         (none at a block boundary). None when not all of it is computed yet, or some has slid out of a window."""
-        if self.num_computed < num_tokens:
+        if self.num_computed < num_tokens or self.sources:  # its own copy may not have run yet
             return None
         block_size = groups[0].block_size
         whole, rest = divmod(num_tokens, block_size)
@@ -82,6 +82,17 @@ class SequenceKV:
             if rest:
                 tail.append(table[whole])
         return tuple(hits), tuple(tail)
+
+    def check(self, groups: Sequence[KVGroupSpec], max_chunk_tokens: int) -> None:
+        """Assert what must hold between any two calls."""
+        assert self.num_blocks == sum(block != NULL_BLOCK for table in self.tables for block in table)
+        for group, table, first, promised in zip(groups, self.tables, self.first, self.promised, strict=True):
+            assert len(table) * group.block_size == self.capacity_tokens >= self.num_computed
+            assert all(block == NULL_BLOCK for block in table[:first]), "not given back"
+            assert NULL_BLOCK not in table[first:], "a hole behind the window"
+            assert first <= group.first_visible_block(self.num_computed), "dropped a visible block"
+            assert len(table) - first <= group.max_blocks(self.capacity_tokens, max_chunk_tokens)
+            assert promised <= max(0, self.num_known_blocks - len(table)), "promised more than is missing"
 
 
 @dataclass(frozen=True, slots=True)

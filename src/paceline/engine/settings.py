@@ -23,7 +23,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefill_chunk_tokens: int | None = None  # most prompt positions of one request in a step; None = the step's budget
     min_prefill_tokens: int = 1  # positions kept for prefill even when decode rows and drafts would fill the step
     max_model_len: int = 4096  # prompt and output together
-    policy: Policy = "priority"  # fcfs: arrival only; priority: class, then arrival; fair: class, then least served tenant
+    policy: Policy = (
+        "priority"  # fcfs: arrival only; priority: class, then arrival; fair: class, then least served tenant
+    )
     prefill_priority: PrefillPriority = "decode_first"  # who takes the budget first
     max_wait_ms: float = 0.0  # hold admission this long for a fuller batch; 0 = never
     watermark: float = 0.01  # share of all blocks kept free at admission while others run
@@ -107,5 +109,5 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return max(min(chunk, self.max_num_batched_tokens), self.min_prefill_tokens, 1 + self.num_draft_tokens)
 
     def max_uncommitted_tokens(self, max_in_flight: int) -> int:
-        """Most positions of one request that are planned and not yet computed: what the KV manager must hold at once."""
+        """Most positions of one request that are planned and not yet computed: the KV manager's `max_chunk_tokens`."""
         return self.max_chunk_tokens * max_in_flight

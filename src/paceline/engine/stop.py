@@ -62,7 +62,7 @@ class StopAutomaton:
         self.first = re.compile(b"[" + b"".join(re.escape(bytes([b])) for b in sorted(self.goto[0])) + b"]")
 
     def run(self, node: int, data: bytes, begin: int = 0) -> tuple[int, int, int]:
-        """Read `data[begin:]` from `node`. Returns (node, bytes read, pattern index or -1); stops at the first match."""
+        """Read `data[begin:]` from `node`, to the first match. Returns (node, bytes read, pattern index or -1)."""
         goto, fail, match = self.goto, self.fail, self.match
         at = begin
         size = len(data)

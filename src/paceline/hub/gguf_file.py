@@ -75,6 +75,9 @@ class Metadata(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.places)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self.places  # the inherited way would decode the value
+
     def index_of(self, key: str, text: str) -> int | None:
         """Position of `text` in an array of strings, without decoding the array; None when it is not in it."""
         kind, count, at, end = self.places[key]

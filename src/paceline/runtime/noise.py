@@ -5,15 +5,16 @@ softmax. Because the noise depends on nothing else, neither batch mates nor pree
 the text of a request.
 
     key(seed, choice)     64 bits, SplitMix64's finaliser applied twice
-    key(.., position)     output number `position` of the SplitMix64 stream that starts at that key
-    word(.., id)          lowbias32(id * multiplier + offset), 32 bits: the position key gives an odd multiplier and an offset
+    key(.., position)     output number `position` of the SplitMix64 stream that starts at that key; its halves give
+                          an odd multiplier and an offset
+    word(.., id)          lowbias32(id * multiplier + offset), 32 bits
     w = (top 24 bits + 0.5) / 2**24,  noise = -log(-log(1 - w))
 
-So the noise lies in [-2.853, 17.329], and an id whose scaled logit is more than 20.183 below the best one can never win.
+So the noise lies in [-2.853, 17.329], and an id whose scaled logit is more than 20.182 below the best one never wins.
 Integer arithmetic is exact and the same everywhere; the two logarithms are in double precision.
 
-Sources: SplitMix64 and keyed increments, Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014);
-lowbias32, Chris Wellons, "Prospecting for hash functions" (2018, public domain); Gumbel-max, Gumbel (1954).
+Sources: SplitMix64 and keyed increments, Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
+(2014); lowbias32, Chris Wellons, "Prospecting for hash functions" (2018, public domain); Gumbel-max, Gumbel (1954).
 
 Shapes: S draws, n ids per draw.
 """
@@ -34,11 +35,21 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9
 _MIX_B = 0x94D049BB133111EB
-_LOWBIAS_A = 0x7FEB352D
-_LOWBIAS_B = 0x846CA68B - (1 << 32)  # as a signed 32-bit number
 _LN2 = math.log(2.0)
 # float32 rounding of the bound is below 1e-5 at these magnitudes; the slack makes it a true upper bound
 _BOUND_SLACK = 1e-3
+
+
+def _word(value: int) -> torch.Tensor:
+    # a tensor, because a Python number would be converted anew in every operation; signed, because torch's int32 is
+    return torch.tensor(value - (1 << 32) if value >> 31 else value, dtype=torch.int32)
+
+
+_ROUNDS = tuple(  # lowbias32: shift, mask of the bits it leaves, factor
+    (_word(shift), _word((1 << (32 - shift)) - 1), None if factor is None else _word(factor))
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None))
+)
+_TOP = (_word(31 - NOISE_BITS), _word((1 << (NOISE_BITS + 1)) - 2), _word(1))
 
 
 def _mix64(value: int) -> int:
@@ -71,20 +82,21 @@ def hash_words(ids: torch.Tensor, multiplier: torch.Tensor, offset: torch.Tensor
     x = ids * multiplier
     x += offset
     scratch = torch.empty_like(x)
-    for shift, factor in ((16, _LOWBIAS_A), (15, _LOWBIAS_B), (16, 0)):
+    for shift, mask, factor in _ROUNDS:
         torch.bitwise_right_shift(x, shift, out=scratch)
-        scratch &= (1 << (32 - shift)) - 1
+        scratch &= mask
         x ^= scratch
-        if factor:
+        if factor is not None:
             x *= factor
     return x
 
 
 def _odd_numerators(words: torch.Tensor) -> torch.Tensor:
     """2**25 * w as an odd int32, in place of `words`."""
-    words >>= 31 - NOISE_BITS
-    words &= (1 << (NOISE_BITS + 1)) - 2
-    words |= 1
+    shift, mask, one = _TOP
+    words >>= shift
+    words &= mask
+    words |= one
     return words
 
 

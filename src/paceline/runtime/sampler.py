@@ -43,7 +43,7 @@ PIECE = 128  # ids per piece of a row: maxima and sums of a row are taken piece 
 NARROW = 128  # ids the narrow way looks at
 PIECES_SCORED = 4  # pieces the dense way scores exactly
 DENSE_TRIES = 4  # draws top_p may turn down before the wide way takes over
-SLAB = {"cpu": 1 << 16, "cuda": 1 << 25}  # numbers handled at once where a pass is repeated: a core's cache, or a GPU
+SLAB = {"cpu": 1 << 16, "cuda": 1 << 25}  # numbers per run of passes: what fits the cache of a core, or a GPU
 NEVER = -math.inf
 
 
@@ -108,6 +108,7 @@ class _Ways:
         self.min_z = column(np.log(draws.min_p, out=np.full(len(draws.min_p), NEVER), where=draws.min_p > 0))
         self.multiplier, self.offset = column(draws.multiplier), column(draws.offset)
         self.typical_p = draws.typical_p
+        self.ids = torch.arange(self.vocab_size, dtype=torch.int32, device=device)
 
     def narrow(self, token: torch.Tensor, which: np.ndarray) -> None:
         rows = self._rows(which)
@@ -183,8 +184,9 @@ class _Ways:
         return torch.from_numpy(np.flatnonzero(which)).to(self.z.device)
 
     def _slabs(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
-        size = max(1, SLAB.get(self.z.device.type, SLAB["cpu"]) // self.vocab_size)
-        return iter(rows.split(size))
+        cpu = SLAB["cpu"] * torch.get_num_threads()
+        size = max(1, SLAB.get(self.z.device.type, cpu) // self.vocab_size)
+        return iter(torch.split(rows, size))
 
     def _scores(self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """z + noise, float64 like ids [s, n]."""
@@ -192,9 +194,8 @@ class _Ways:
 
     def _piece_bounds(self, rows: torch.Tensor) -> torch.Tensor:
         """An upper bound of z + noise for each piece [s, pieces]."""
-        scores = self.z[rows]
-        ids = torch.arange(self.vocab_size, dtype=torch.int32, device=rows.device)
-        noise.add_gumbel_bound(scores, ids, self.multiplier[rows], self.offset[rows])
+        scores = self.z.index_select(0, rows)
+        noise.add_gumbel_bound(scores, self.ids, self.multiplier[rows], self.offset[rows])
         return _piece_max(scores)
 
     def _mass(self, rows: torch.Tensor, floor: torch.Tensor | None = None) -> torch.Tensor:
@@ -202,26 +203,27 @@ class _Ways:
         sums = []
         at = 0
         for part in self._slabs(rows):
-            z = self.z[part]
+            z = self.z.index_select(0, part)
+            mass = z.exp()
             if floor is not None:
-                z.masked_fill_(z <= floor[at : at + len(part)], NEVER)
+                mass.masked_fill_(z <= floor[at : at + len(part)], 0.0)
             at += len(part)
-            sums.append(_piece_sum(z.exp_()))
+            sums.append(_piece_sum(mass))
         return torch.cat(sums)[:, None]
 
 
 def _piece_max(x: torch.Tensor) -> torch.Tensor:
     """Largest value of each piece: [S, V] to [S, ceil(V / PIECE)]."""
     whole = x.shape[1] // PIECE * PIECE
-    maxima = x[:, :whole].unflatten(1, (-1, PIECE)).amax(dim=2)
+    maxima = x[:, :whole].view(len(x), -1, PIECE).amax(dim=2)
     return maxima if whole == x.shape[1] else torch.cat([maxima, x[:, whole:].amax(dim=1, keepdim=True)], dim=1)
 
 
 def _piece_sum(x: torch.Tensor) -> torch.Tensor:
     """Sum of each row, float64 [S]; the order of additions is fixed, whatever S is and however many threads run."""
     whole = x.shape[1] // PIECE * PIECE
-    sums = x[:, :whole].unflatten(1, (-1, PIECE)).sum(dim=2).double().cumsum(1)[:, -1:].sum(1)
-    return sums + x[:, whole:].double().cumsum(1)[:, -1:].sum(1)
+    pieces = x[:, :whole].view(len(x), -1, PIECE).sum(dim=2)
+    return torch.cat([pieces, x[:, whole:]], dim=1).double().cumsum(1)[:, -1]
 
 
 def _ids_of_pieces(pieces: torch.Tensor, vocab_size: int) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Byte-level BPE (GPT-2 and after): the byte alphabet, the ways text is split before merging, the builder.
 
-A GGUF file stores only the *name* of the split (`tokenizer.ggml.pre`); the table below says what each name stands for. The
-patterns are those of the models' own `tokenizer.json` files; the names and which vocabularies look a whole word up before
-merging (`whole_words`) are llama.cpp's. A name that is not here is refused: a wrong split gives ids that look right and
-are not. Not covered: splits that only embedding models use.
+A GGUF file stores only the *name* of the split (`tokenizer.ggml.pre`); the table below says what each name stands for.
+The patterns are those of the models' own `tokenizer.json` files; the names and which vocabularies look a whole word up
+before merging (`whole_words`) are llama.cpp's. A name that is not here is refused: a wrong split gives ids that look
+right and are not. Not covered: splits that only embedding models use.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _SUFFIX + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _TAIL
 _QWEN2 = _SUFFIX + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _TAIL
-_QWEN35 = (
-    _SUFFIX + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_QWEN35 = _SUFFIX + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
 _SLASH_TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -54,7 +52,8 @@ SPLIT_KINDS: dict[str, SplitKind] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "mpt", "olmo"), SplitKind((_GPT2,))),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS_GPT2),
     **dict.fromkeys(
-        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), SplitKind((_LLAMA3,), whole_words=True, add_bos=True)
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"),
+        SplitKind((_LLAMA3,), whole_words=True, add_bos=True),
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), SplitKind((_LLAMA3,))),
     "glm4": SplitKind((_LLAMA3,), whole_words=True),
@@ -92,13 +91,17 @@ def build_byte_level(tokens: Sequence[str], merges: Sequence[str], kind: SplitKi
         # A part never holds a plain space (the alphabet writes it as Ġ), so the one space is the border.
         left, _, right = merge.partition(" ")
         if not left or not right:
-            raise ModelError("a merge of the vocabulary has no two parts", seen=f"merge {rank}: {merge!r}", fix="use another file")
+            raise ModelError(
+                "a merge of the vocabulary has no two parts", seen=f"merge {rank}: {merge!r}", fix="use another file"
+            )
         pairs.append((left, right))
     vocab = {token: index for index, token in enumerate(tokens)}
     try:
         model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=kind.whole_words)
     except Exception as error:  # the library raises a bare Exception
-        raise ModelError("the merges do not fit the vocabulary", seen=str(error), fix="use another file of this model") from error
+        raise ModelError(
+            "the merges do not fit the vocabulary", seen=str(error), fix="use another file of this model"
+        ) from error
     backend = Tokenizer(model)
     if kind.nfc:
         backend.normalizer = normalizers.NFC()
@@ -110,7 +113,7 @@ def build_byte_level(tokens: Sequence[str], merges: Sequence[str], kind: SplitKi
 
 
 def _alphabet() -> dict[int, int]:
-    """Code point of the stand-in character -> byte. GPT-2's rule: printable Latin-1 stands for itself, the rest from 256 up."""
+    """Code point of the stand-in character -> byte. GPT-2's rule: printable Latin-1 as it is, the rest from 256 up."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     table, spare = {}, 0x100
     for byte in range(256):

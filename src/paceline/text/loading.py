@@ -7,13 +7,20 @@ config.json, the tokenizer's own eos token; for GGUF the eos, eot and eom ids an
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError, UnsupportedError
-from paceline.text.byte_level import build_byte_level, byte_level_bytes, split_kind
-from paceline.text.sentencepiece_bpe import SPACE, PieceType, build_sentencepiece, sentencepiece_bytes
+from paceline.text.byte_level import byte_level_bytes
+from paceline.text.gguf_vocabulary import tokenizer_from_gguf
+from paceline.text.sentencepiece_bpe import (
+    SPACE,
+    PieceType,
+    add_typed_tokens,
+    build_sentencepiece,
+    sentencepiece_bytes,
+)
 from paceline.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -21,20 +28,21 @@ if TYPE_CHECKING:
 
     import tokenizers
 
-# Control tokens by which chat and base models end. Files often name only one of them.
-END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
 ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def load_tokenizer(source: Any) -> TextTokenizer:
     """The tokenizer of a model: `source` is a folder, a .gguf, a tokenizer.json, a tokenizer.model, or an object whose
-    `path` is one of these. Raises ModelError when there is none or it is broken, UnsupportedError when its kind is unknown.
+    `path` is one of these. Raises ModelError when there is none or it is broken, UnsupportedError when its kind is
+    unknown.
     """
     path = Path(getattr(source, "path", source))
     if path.is_dir():
         return _from_folder(path)
     if not path.is_file():
-        raise ModelError("no tokenizer: the path does not exist", seen=str(path), fix="check the path or pull the model")
+        raise ModelError(
+            "no tokenizer: the path does not exist", seen=str(path), fix="check the path or pull the model"
+        )
     if path.suffix == ".gguf":
         from paceline.hub.gguf_file import GGUFFile
 
@@ -42,97 +50,6 @@ def load_tokenizer(source: Any) -> TextTokenizer:
     if path.suffix == ".model":
         return _from_folder(path.parent, model=path)
     return _from_folder(path.parent, json_file=path)
-
-
-# GGUF
-
-
-def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> TextTokenizer:
-    """The tokenizer that a GGUF file's metadata describes. Raises as `load_tokenizer` does."""
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind is None or "tokenizer.ggml.tokens" not in metadata:
-        raise ModelError("this GGUF file has no tokenizer", fix="use a file that holds the whole model")
-    pieces: list[str] = list(metadata["tokenizer.ggml.tokens"])
-    types = [int(t) for t in metadata.get("tokenizer.ggml.token_type", [PieceType.NORMAL] * len(pieces))]
-    if len(types) != len(pieces):
-        raise ModelError(
-            "tokenizer.ggml.token_type does not fit the vocabulary",
-            seen=f"{len(types)} types for {len(pieces)} tokens",
-            fix="download the file again",
-        )
-    ends = _end_ids(metadata, pieces, types)
-    if kind == "gpt2":
-        split = split_kind(str(metadata.get("tokenizer.ggml.pre", "default")))
-        if "tokenizer.ggml.merges" not in metadata:
-            raise ModelError("this GGUF file has a BPE vocabulary without merges", fix="use a newer file of this model")
-        backend = build_byte_level(pieces, metadata["tokenizer.ggml.merges"], split)
-        piece_bytes, add_bos, strip_space = byte_level_bytes, split.add_bos, False
-    elif kind == "llama":
-        strip_space = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-        scores = metadata.get("tokenizer.ggml.scores", [])
-        backend = build_sentencepiece(pieces, [float(s) for s in scores], types, prefix_space=strip_space)
-        piece_bytes, add_bos = sentencepiece_bytes, True
-    else:
-        raise UnsupportedError(
-            "the tokenizer of this GGUF file is of a kind that paceline does not build",
-            seen=f"tokenizer.ggml.model = {kind!r}",
-            expected="gpt2 (byte-level BPE) or llama (SentencePiece BPE)",
-            fix="use the model's Hugging Face folder with its tokenizer.json",
-        )
-    _add_typed_tokens(backend, pieces, types)
-    return TextTokenizer(
-        backend,
-        vocab_size=len(pieces),
-        piece_bytes=piece_bytes,
-        pieces=pieces,
-        special_tokens=_gguf_roles(metadata, pieces),
-        eos_token_ids=ends,
-        add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
-        add_eos=bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
-        strip_space=strip_space,
-    )
-
-
-def _end_ids(metadata: Mapping[str, Any], pieces: Sequence[str], types: list[int]) -> list[int]:
-    """Ids that end a text. A well-known end token that the file calls user-defined is made a control token here."""
-    ends = []
-    for key in ("eos", "eot", "eom"):
-        token_id = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if token_id is not None and int(token_id) < len(pieces):
-            ends.append(int(token_id))
-    marked = (PieceType.CONTROL, PieceType.USER_DEFINED)
-    ends += [index for index, kind in enumerate(types) if kind in marked and pieces[index] in END_TOKENS]
-    for index in ends:
-        types[index] = PieceType.CONTROL
-    return ends
-
-
-def _gguf_roles(metadata: Mapping[str, Any], pieces: Sequence[str]) -> dict[str, str]:
-    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    roles = {}
-    for role, key in names.items():
-        token_id = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if token_id is not None and int(token_id) < len(pieces):
-            roles[role] = pieces[int(token_id)]
-    return roles
-
-
-def _add_typed_tokens(backend: tokenizers.Tokenizer, pieces: Sequence[str], types: Sequence[int]) -> None:
-    """Mark what is cut out of text whole: control and unknown tokens (when asked for) and user-defined ones (always).
-
-    They are looked for in the text as it came, so their spaces are spaces (in `pieces` too), not `▁`.
-    """
-    from tokenizers import AddedToken
-
-    special = (PieceType.CONTROL, PieceType.UNKNOWN)
-    tokens = []
-    for index, kind in enumerate(types):
-        if (kind in special or kind == PieceType.USER_DEFINED) and pieces[index]:
-            tokens.append(AddedToken(pieces[index], normalized=False, special=kind in special))
-    backend.add_tokens(tokens)
-
-
-# Hugging Face folders and SentencePiece models
 
 
 def _from_folder(folder: Path, *, json_file: Path | None = None, model: Path | None = None) -> TextTokenizer:
@@ -173,6 +90,7 @@ def _from_folder(folder: Path, *, json_file: Path | None = None, model: Path | N
         add_bos=add_bos if add_bos is None else bool(add_bos),
         add_eos=add_eos if add_eos is None else bool(add_eos),
         strip_space=strip_space,
+        replace_marks=model is not None,
     )
 
 
@@ -182,13 +100,17 @@ def _read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises a bare Exception
-        raise ModelError("cannot read the tokenizer", seen=f"{path}: {error}", fix="copy tokenizer.json from the model again") from error
+        raise ModelError(
+            "cannot read the tokenizer", seen=f"{path}: {error}", fix="copy tokenizer.json from the model again"
+        ) from error
 
 
 def _decoding(backend: tokenizers.Tokenizer) -> tuple[Callable[[str], bytes], bool]:
     """How a piece becomes bytes, and whether `decode` takes a space off the start: both follow from the decoder."""
-    state = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else {"type": "none"}
-    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    state: dict[str, Any] = (
+        json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else {"type": "none"}
+    )
+    steps: list[dict[str, Any]] = state["decoders"] if state["type"] == "Sequence" else [state]
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return byte_level_bytes, False
@@ -209,18 +131,21 @@ def _decoding(backend: tokenizers.Tokenizer) -> tuple[Callable[[str], bytes], bo
 def _read_sentencepiece(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, str], bool]:
     """(backend, roles, strip_space) of a SentencePiece BPE model file."""
     try:
-        from sentencepiece import sentencepiece_model_pb2 as proto_module
+        from sentencepiece import sentencepiece_model_pb2
     except ImportError as error:
         raise ModelError(
             "this model has only a tokenizer.model, and reading it needs an optional package",
             seen=str(error),
             fix="pip install 'paceline[sentencepiece]'",
         ) from error
-    proto = proto_module.ModelProto()
+    generated: Any = sentencepiece_model_pb2  # protobuf makes its classes at run time
+    proto = generated.ModelProto()
     try:
         proto.ParseFromString(path.read_bytes())
     except Exception as error:  # protobuf's DecodeError, whose place differs between versions
-        raise ModelError("cannot read the tokenizer", seen=f"{path}: {error}", fix="copy tokenizer.model again") from error
+        raise ModelError(
+            "cannot read the tokenizer", seen=f"{path}: {error}", fix="copy tokenizer.model again"
+        ) from error
     spec, normalizer = proto.trainer_spec, proto.normalizer_spec
     if spec.model_type != spec.BPE:
         raise UnsupportedError(
@@ -238,8 +163,10 @@ def _read_sentencepiece(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, str
         )
     types = [piece.type for piece in proto.pieces]
     pieces = [p.piece.replace(SPACE, " ") if p.type == PieceType.USER_DEFINED else p.piece for p in proto.pieces]
-    backend = build_sentencepiece(pieces, [p.score for p in proto.pieces], types, prefix_space=normalizer.add_dummy_prefix)
-    _add_typed_tokens(backend, pieces, types)
+    backend = build_sentencepiece(
+        pieces, [p.score for p in proto.pieces], types, prefix_space=normalizer.add_dummy_prefix
+    )
+    add_typed_tokens(backend, pieces, types)
     ids = {"bos_token": spec.bos_id, "eos_token": spec.eos_id, "unk_token": spec.unk_id, "pad_token": spec.pad_id}
     return backend, {role: pieces[i] for role, i in ids.items() if 0 <= i < len(pieces)}, normalizer.add_dummy_prefix
 
@@ -298,7 +225,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError("cannot read a file of the model", seen=f"{path}: {error}", fix="copy it from the model again") from error
+        raise ModelError(
+            "cannot read a file of the model", seen=f"{path}: {error}", fix="copy it from the model again"
+        ) from error
     if not isinstance(value, dict):
-        raise ModelError("a file of the model is not a JSON object", seen=f"{path}: {type(value).__name__}", expected="an object")
+        raise ModelError(
+            "a file of the model is not a JSON object", seen=f"{path}: {type(value).__name__}", expected="an object"
+        )
     return value

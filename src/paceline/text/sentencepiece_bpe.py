@@ -1,9 +1,9 @@
 """SentencePiece BPE (Llama 1 and 2, Mistral, Gemma) as a `tokenizers` object, from pieces, scores and types.
 
-SentencePiece knows no merges: again and again it joins the neighbouring pair whose union is the vocabulary's best-scored
-piece, leftmost first (Kudo and Richardson 2018, and the library's bpe_model.cc). A list of merges, one for every way to cut
-every piece in two, ordered by the piece's score, does the same. User-defined pieces are cut out of the text before that,
-longest first; control pieces never come from text; characters that are no piece become bytes.
+SentencePiece knows no merges: again and again it joins the neighbouring pair whose union is the vocabulary's
+best-scored piece, leftmost first (Kudo and Richardson 2018, and the library's bpe_model.cc). A list of merges, one for
+every way to cut every piece in two, ordered by the piece's score, does the same. User-defined pieces are cut out of the
+text before that, longest first; control pieces never come from text; characters that are no piece become bytes.
 
 Not covered: Unigram models, text normalisation other than the spaces, unused pieces as stepping stones of a merge.
 """
@@ -42,8 +42,8 @@ def merges_of(pieces: Sequence[str], scores: Sequence[float], types: Sequence[in
     for index in normal:
         piece = pieces[index]
         for cut in range(1, len(piece)):
-            # The left half decides in most cases, so the right one is cut only then.
-            if (left := piece[:cut]) in known and (right := piece[cut:]) in known:
+            # The right half is the rarer piece, so it is looked up first.
+            if (right := piece[cut:]) in known and (left := piece[:cut]) in known:
                 merges.append((left, right))
     return merges
 
@@ -77,6 +77,21 @@ def build_sentencepiece(
     spaces = normalizers.Replace(" ", SPACE)
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix_space else spaces
     return backend
+
+
+def add_typed_tokens(backend: tokenizers.Tokenizer, pieces: Sequence[str], types: Sequence[int]) -> None:
+    """Mark what is cut out of text whole: control and unknown tokens (when asked for) and user-defined ones (always).
+
+    They are looked for in the text as it came, so their spaces are spaces (in `pieces` too), not `▁`.
+    """
+    from tokenizers import AddedToken
+
+    special = (PieceType.CONTROL, PieceType.UNKNOWN)
+    tokens = []
+    for index, kind in enumerate(types):
+        if (kind in special or kind == PieceType.USER_DEFINED) and pieces[index]:
+            tokens.append(AddedToken(pieces[index], normalized=False, special=kind in special))
+    backend.add_tokens(tokens)
 
 
 def sentencepiece_bytes(piece: str) -> bytes:

@@ -1,18 +1,19 @@
 """The tokenizer: text to ids, ids to bytes. One class for every kind of vocabulary; `loading.py` builds it.
 
-Text is bytes here. Each id adds a fixed run of bytes (`token_bytes`), special tokens add none, and text is what those bytes
-say as UTF-8. So text is the same however the ids were cut into pieces on their way, and the engine can look for stop
-strings in bytes. Two things follow. A vocabulary that puts a space before text (Llama 2) gives that space back: `decode`
-takes it off again for ids that begin a text, and leaves it for ids that continue one. And a broken byte sequence shows as
-U+FFFD once for each maximal broken part, as SentencePiece and byte-level vocabularies have it.
+Text is bytes here. Each id adds a fixed run of bytes (`token_bytes`), special tokens add none, and text is what those
+bytes say as UTF-8. So text is the same however the ids were cut into pieces on their way, and the engine can look for
+stop strings in bytes. Two things follow. A vocabulary that puts a space before text (Llama 2) gives that space back:
+`decode` takes it off again for ids that begin a text, and leaves it for ids that continue one. And a broken byte
+sequence shows as U+FFFD once for each maximal broken part, as SentencePiece and byte-level vocabularies have it.
 
-Special tokens *in* text are text (`parse_special=False`) unless the caller asks: a user who types "<|im_end|>" cannot end
-a turn. Rendered chat templates ask.
+Special tokens *in* text are text (`parse_special=False`) unless the caller asks: a user who types "<|im_end|>" cannot
+end a turn. Rendered chat templates ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from paceline.errors import RequestError
@@ -38,8 +39,8 @@ def utf8(text: str, param: str = "prompt") -> bytes:
 class TextTokenizer:
     """Implements `contracts.ports.Tokenizer` over a `tokenizers` object. Immutable, so threads may share it.
 
-    Ids run from 0 to vocab_size - 1; ids that the model has and the vocabulary lacks (padding of the embedding) add no text.
-    `special_tokens` maps roles (bos_token, eos_token, unk_token, pad_token) to their text, for chat templates.
+    Ids run from 0 to vocab_size - 1; ids that the model has and the vocabulary lacks (padding of the embedding) add no
+    text. `special_tokens` maps roles (bos_token, eos_token, unk_token, pad_token) to their text, for chat templates.
     """
 
     def __init__(
@@ -54,16 +55,18 @@ class TextTokenizer:
         add_bos: bool | None = None,
         add_eos: bool | None = None,
         strip_space: bool = False,
+        replace_marks: bool = False,
     ) -> None:
         """`pieces`: the vocabulary by id, when the caller has it (else it is asked of `backend` when first needed).
         `add_bos`, `add_eos`: None leaves both to the backend's own post-processor. `strip_space`: `decode` takes one
-        space off the start of a text."""
+        space off the start of a text. `replace_marks`: the space mark `▁` in text is a space, before anything else."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
         self.vocab_size = vocab_size
         self.special_tokens = dict(special_tokens or {})
         self.strip_space = strip_space
+        self._replace_marks = replace_marks
         added = backend.get_added_tokens_decoder()
         self.added_text = {index: token.content for index, token in added.items()}
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
@@ -79,9 +82,11 @@ class TextTokenizer:
         self._bytes: list[bytes] | None = None
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Ids of `text`. `add_special`: with BOS and EOS as the model wants them. `parse_special`: special tokens written
-        in the text become their ids. Raises RequestError when the text is not valid Unicode."""
+        """Ids of `text`. `add_special`: with BOS and EOS as the model wants them. `parse_special`: special tokens
+        written in the text become their ids. Raises RequestError when the text is not valid Unicode."""
         utf8(text)
+        if self._replace_marks:
+            text = text.replace("\u2581", " ")
         backend = self.backend if parse_special else self._plain
         ids: list[int] = backend.encode(text, add_special_tokens=add_special and self._post_process).ids
         return [*self._before, *ids, *self._after] if add_special else ids
@@ -114,10 +119,12 @@ class TextTokenizer:
         table = self.token_bytes()
         return table[token_id] if 0 <= token_id < len(table) else b""
 
-    @property
+    @cached_property
     def longest_token_bytes(self) -> int:
         """Bytes of text the longest token stands for: no text of n bytes has fewer than n / longest tokens."""
-        return max(1, max(map(len, self.token_bytes()), default=1), *(len(t.encode()) for t in self.added_text.values()))
+        return max(
+            1, max(map(len, self.token_bytes()), default=1), *(len(t.encode()) for t in self.added_text.values())
+        )
 
     def token_id(self, text: str) -> int | None:
         """Id of a vocabulary entry written as `text`, special or not."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.fakes.plans import column, make_admit, make_plan
+from tests.fakes.scripted_executor import BlockMixUpError, ScriptedExecutor, scripted_caps
+from tests.fakes.toy_model import Draw, ToyDrafter, ToyModel
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout
 from paceline.contracts.request import SamplingParams
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult
-from tests.fakes.plans import column, make_admit, make_plan
-from tests.fakes.scripted_executor import BlockMixUpError, ScriptedExecutor, scripted_caps
-from tests.fakes.toy_model import Draw, ToyDrafter, ToyModel
 
 WINDOWS = (None, 5)
 MODEL = ToyModel(40, WINDOWS)
@@ -89,9 +89,7 @@ def test_a_copied_block_serves_a_fork() -> None:
     executor = make()
     first = prefill(executor)
     fork = [(0, 1, 0, 3), (0, 1, 1, 14), (1, 1, 0, 5), (1, 1, 1, 15)]
-    plan = make_plan(
-        1, [(1, 5, 1, True)], admits=[make_admit(1, PROMPT)], blocks=fork, copies=[(9, 14), (2, 15)]
-    )
+    plan = make_plan(1, [(1, 5, 1, True)], admits=[make_admit(1, PROMPT)], blocks=fork, copies=[(9, 14), (2, 15)])
     assert run(executor, plan).tokens.tolist() == [first]
 
 
@@ -166,7 +164,7 @@ def test_min_tokens_keeps_stop_ids_out() -> None:
 
 
 def test_a_fault_names_its_row_and_leaves_the_others_right() -> None:
-    executor = make(fault=lambda request_id, step: request_id == 101)
+    executor = make(fault=lambda request_id, _step: request_id == 101)
     others = [(g, 1, i, b + 10) for g, _, i, b in BLOCKS]
     result = run(
         executor,

@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from paceline.contracts.specs import ModelSpec
 from paceline.errors import ModelError, UnsupportedError
-from paceline.hub.gguf_file import DOWNLOAD_AGAIN, GGUFFile
+from paceline.hub.gguf_file import DOWNLOAD_AGAIN, GGUFFile, TensorInfo
 from paceline.runtime.loader.dequantize import dequantize
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -70,10 +71,10 @@ def gguf_weights(path: Path, spec: ModelSpec, *, dtype: torch.dtype | None) -> I
             tensor = dequantize(file.raw(info), info.type.name, info.shape, torch.float32) - 1.0
             yield name, tensor if dtype is None else tensor.to(dtype)
             continue
-        tensor = dequantize(file.raw(info), info.type.name, info.shape, dtype)
+        raw = file.raw(info)
         if spec.family == "llama" and (heads := _rotated_heads(name, spec)):
-            tensor = _halves(tensor, heads, info.name)
-        yield name, tensor
+            raw = _halves(raw, info, heads)
+        yield name, dequantize(raw, info.type.name, info.shape, dtype)
 
 
 def _rotated_heads(name: str, spec: ModelSpec) -> int:
@@ -82,14 +83,15 @@ def _rotated_heads(name: str, spec: ModelSpec) -> int:
     return spec.num_kv_heads if ".k_proj." in name else 0
 
 
-def _halves(tensor: torch.Tensor, num_heads: int, name: str) -> torch.Tensor:
-    """Rows (pair, half) of each head back to (half, pair)."""
-    if tensor.shape[0] % (2 * num_heads):
+def _halves(raw: np.ndarray, info: TensorInfo, num_heads: int) -> np.ndarray:
+    """Rows (pair, half) of each head back to (half, pair). A row is whole blocks, so the stored bytes can be moved."""
+    num_rows = info.shape[0]
+    if num_rows % (2 * num_heads):
         raise ModelError(
-            f"GGUF tensor {name!r} does not divide into heads",
-            seen=f"{tensor.shape[0]} rows",
+            f"GGUF tensor {info.name!r} does not divide into heads",
+            seen=f"{num_rows} rows",
             expected=f"a multiple of {2 * num_heads}",
             fix=DOWNLOAD_AGAIN,
         )
-    pairs = tensor.shape[0] // num_heads // 2
-    return tensor.view(num_heads, pairs, 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+    pairs = raw.reshape(num_heads, num_rows // num_heads // 2, 2, -1)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)

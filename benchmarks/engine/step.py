@@ -1,0 +1,21 @@
+"""Host time of a step by part: `python benchmarks/engine/step.py [--rows 1,32,256] [--waiting 10000]`."""
+
+from __future__ import annotations
+
+import argparse
+
+from paceline.engine import bench
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="1,32,256")
+    parser.add_argument("--waiting", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=200)
+    options = parser.parse_args()
+    rows = [int(r) for r in options.rows.split(",")]
+    print(bench.render(bench.run(rows, options.waiting, steps=options.steps)))
+
+
+if __name__ == "__main__":
+    main()

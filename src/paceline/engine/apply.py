@@ -1,0 +1,156 @@
+"""What a step's result does to requests: the counterpart of the plan, row by row, in the plan's order.
+
+For each row: is it still the same residency (epoch)? Then its positions are computed, its accepted tokens are appended
+one by one under the stop rules, drafts that were not accepted are taken back (planned = computed), full blocks become
+findable, and what is final is handed out. A fault ends its own request and nothing else.
+"""
+
+from __future__ import annotations
+
+from paceline.contracts.decision import Reason
+from paceline.contracts.request import FinishReason, TokenLogprob
+from paceline.contracts.step import StepResult
+from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.plan_columns import Flight
+from paceline.engine.request_state import RequestState
+
+
+class Applier:
+    def __init__(self, life: Lifecycle) -> None:
+        self._life = life
+
+    def apply(self, flight: Flight, result: StepResult, now: float) -> None:
+        """`flight` is the oldest plan in flight, `result` is its result."""
+        assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
+        life = self._life
+        life.applied_step = flight.step
+        faults = {fault.row: f"{fault.code}: {fault.message}" for fault in result.faults}
+        drawn_rows = result.row.tolist()
+        num_tokens = result.num_tokens.tolist()
+        tokens = result.tokens.tolist()
+        plain = not (faults or result.logprobs or result.prompt_logprobs or len(result.drafts))
+        at = 0  # next token
+        entry = 0  # next entry of the result's rows
+        num_entries = len(drawn_rows)
+        draft_at = 0
+        for index, state in enumerate(flight.states):
+            row = flight.rows[index]
+            got = 0
+            if entry < num_entries and drawn_rows[entry] == row:
+                got = num_tokens[entry]
+                entry += 1
+            begin, at = at, at + got
+            if not plain and len(result.num_drafts) and got:
+                num = int(result.num_drafts[entry - 1])
+                proposed, draft_at = result.drafts[draft_at : draft_at + num], draft_at + num
+            else:
+                proposed = None
+            if state.epoch != flight.epochs[index]:
+                continue  # its residency was lost meanwhile; the waste was counted then
+            if not plain:
+                if row in faults:
+                    life.finish(state, FinishReason.ERROR, Reason.FAULT, now, error=faults[row])
+                    continue
+                if row in result.prompt_logprobs:
+                    _keep_prompt_logprobs(state, result.prompt_logprobs[row])
+            if not flight.samples[index]:
+                state.computed += flight.counts[index]
+                self._commit(state, now)
+                continue
+            assert got >= 1, f"step {flight.step} drew nothing for row {row}"
+            num_drafts = flight.num_drafts[index]
+            rejected = num_drafts + 1 - got
+            state.pending -= 1 + num_drafts
+            state.computed += flight.counts[index] - rejected
+            state.planned -= rejected
+            if proposed is not None:
+                state.drafts = proposed.tolist()
+            if got == 1 and state.rules.matcher is None and not rejected and not state.wants_logprobs:
+                self._one_token(state, tokens[begin], flight.counts[index], now)
+                continue
+            if rejected:
+                self._waste(state, rejected)
+            self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), now)
+        life.kv.step_done(flight.step)
+
+    def _waste(self, state: RequestState, count: int) -> None:
+        state.wasted_tokens += count
+        self._life.wasted_tokens += count
+
+    def _one_token(self, state: RequestState, token: int, count: int, now: float) -> None:
+        """The hot path of `_accept`: one token, no stop strings, no logprobs."""
+        rules = state.rules
+        output = state.output
+        index = len(output)
+        output.append(token)
+        state.known = known = state.known + 1
+        kv = state.kv
+        assert kv is not None
+        if count > 1 or state.computed >= kv.next_commit:
+            self._commit(state, now)
+        if token in rules.stop_ids or known >= state.limit:
+            finish = rules.check(token, None, index, known)
+            if finish is not None:
+                self._end(state, finish, [token], None, now)
+                return
+        self._life.emit(state, [token], None, now)
+
+    def _accept(self, state: RequestState, tokens: list[int], logprobs: tuple[TokenLogprob, ...], now: float) -> None:
+        """Append accepted drafts and the draw, up to the first that ends the request."""
+        rules = state.rules
+        finish: FinishReason | None = None
+        taken = 0
+        for token in tokens:
+            logprob = logprobs[taken] if logprobs else None
+            index = len(state.output)
+            state.output.append(token)
+            state.known += 1
+            taken += 1
+            finish = rules.check(token, logprob, index, state.known)
+            if finish is not None:
+                break
+        past = len(tokens) - taken
+        if past:  # drawn beyond the end: as if they had been rejected
+            state.computed -= past
+            state.planned -= past
+            self._waste(state, past)
+        self._commit(state, now)
+        if rules.matcher is None:
+            ids, kept = tokens[:taken], list(logprobs[:taken])
+            hold_bytes = 0
+        else:
+            ids, kept, hold_bytes = rules.matcher.take(everything=finish is not None)
+        shown = kept if state.wants_logprobs else None
+        if finish is not None:
+            self._end(state, finish, ids, shown, now)
+        elif ids or hold_bytes != state.hold_bytes:
+            self._life.emit(state, ids, shown, now).hold_bytes = hold_bytes
+            state.hold_bytes = hold_bytes
+
+    def _end(
+        self, state: RequestState, finish: FinishReason, ids: list[int], logprobs: list[TokenLogprob] | None, now: float
+    ) -> None:
+        if finish is FinishReason.LENGTH:
+            reason = Reason.LENGTH
+        else:
+            reason = Reason.STOP_STRING if isinstance(state.rules.stop_reason, str) else Reason.STOP_TOKEN
+        self._life.finish(state, finish, reason, now, token_ids=ids, logprobs=logprobs)
+
+    def _commit(self, state: RequestState, now: float) -> None:
+        """Blocks up to `computed` are final: the cache may show them, windows may drop what they no longer see."""
+        kv = state.kv
+        assert kv is not None
+        state.extend_keys()
+        assert state.keys is not None
+        self._life.kv.commit(kv, state.keys, state.computed)
+        if kv.num_blocks != state.kv_blocks:
+            state.account_blocks(now)
+        if state.has_followers and state.computed >= state.num_prompt - 1:
+            self._life.prompt_computed(state)
+
+
+def _keep_prompt_logprobs(state: RequestState, entries: tuple[TokenLogprob, ...]) -> None:
+    """Entry i of a chunk is about the token after its position i; those past the prompt are of no interest."""
+    if state.prompt_logprobs is not None:
+        missing = state.num_prompt - len(state.prompt_logprobs)
+        state.prompt_logprobs.extend(entries[:missing])

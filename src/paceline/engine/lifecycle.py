@@ -1,0 +1,205 @@
+"""Every change of phase: admit, preempt, finish. The only place that gives and takes rows and blocks.
+
+So there is one way to lose a residency, whatever the cause and whatever is in flight: the row is free for the next
+plan, the blocks go back (into limbo while a submitted step may touch them), the epoch rises.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from paceline.contracts.decision import Decision, Kind, Reason
+from paceline.contracts.request import FinishReason, RequestOutput, TokenLogprob, Usage
+from paceline.contracts.slo import Outcome
+from paceline.engine.decisions import DecisionRing
+from paceline.engine.kv_manager import KVManager, SequenceKV
+from paceline.engine.queue import WaitingQueue
+from paceline.engine.request_state import NO_STEP, PHASE_OF_FINISH, Phase, RequestState
+
+_OUTCOMES = {
+    FinishReason.STOP: Outcome.OK,
+    FinishReason.LENGTH: Outcome.OK,
+    FinishReason.ABORT: Outcome.CLIENT_CANCEL,
+    FinishReason.ERROR: Outcome.STREAM_ERROR,
+    FinishReason.TIMEOUT: Outcome.TIMEOUT,
+}
+
+
+class Lifecycle:
+    """Who is where. `running` is in order of admission; `releases` and `outputs` are collected until somebody takes
+    them (the next plan, the loop)."""
+
+    def __init__(self, kv: KVManager, queue: WaitingQueue, decisions: DecisionRing, *, num_rows: int) -> None:
+        self.kv = kv
+        self.queue = queue
+        self.decisions = decisions
+        self.num_rows = num_rows
+        self.open: dict[int, RequestState] = {}  # by request id: waiting or running
+        self.running: dict[int, RequestState] = {}
+        self.running_classes: dict[int, int] = {}  # priority -> how many run
+        self.free_rows = list(range(num_rows))  # heap
+        self.releases: list[int] = []  # rows the executor still holds for somebody
+        self.outputs: list[RequestOutput] = []
+        self.step = 0  # the step planned next
+        self.applied_step = NO_STEP
+        # totals
+        self.num_preemptions = 0
+        self.num_finished = 0
+        self.computed_tokens = 0
+        self.wasted_tokens = 0
+        self.output_tokens = 0
+
+    def record(
+        self,
+        state: RequestState,
+        kind: Kind,
+        reason: Reason,
+        now: float,
+        numbers: dict[str, float] | None = None,
+        *,
+        other: int | None = None,
+    ) -> None:
+        """Note a decision, if it is not the one noted last for this request."""
+        if state.reason is reason:
+            return
+        state.reason = reason
+        self.decisions.record(
+            Decision(
+                time=now,
+                step=self.step,
+                request_id=state.request_id,
+                kind=kind,
+                reason=reason,
+                numbers=numbers or {},
+                other=other,
+            )
+        )
+
+    @property
+    def lowest_running_class(self) -> int | None:
+        return max(self.running_classes, default=None)
+
+    def enter(self, state: RequestState) -> None:
+        """A new request begins to wait."""
+        self.open[state.request_id] = state
+        self.queue.push(state)
+
+    def admit(self, state: RequestState, kv: SequenceKV, now: float) -> None:
+        """The head of the queue becomes resident, with blocks just reserved."""
+        popped = self.queue.pop()
+        assert popped is state
+        state.move_to(Phase.RUNNING)
+        state.row = heappop(self.free_rows)
+        state.kv = kv
+        state.computed = state.planned = kv.num_cached_tokens
+        state.kv_since = now
+        self.running[state.request_id] = state
+        self.running_classes[state.priority] = self.running_classes.get(state.priority, 0) + 1
+        if state.cached_tokens < 0:
+            state.cached_tokens = state.frontier = kv.num_cached_tokens
+            state.timeline.admitted = now
+
+    def preempt(self, state: RequestState, reason: Reason, now: float, *, other: RequestState) -> None:
+        """Take a running request's residency; it waits again, with the age it had."""
+        assert state.last_step != NO_STEP, "preempted before it ever ran"
+        self._leave(state, now)
+        state.move_to(Phase.WAITING)
+        state.preemptions += 1
+        self.num_preemptions += 1
+        numbers = {"computed": float(state.frontier), "known": float(state.known)}
+        self.record(state, Kind.PREEMPT, reason, now, numbers, other=other.request_id)
+        self.queue.push(state)
+
+    def _leave(self, state: RequestState, now: float) -> None:
+        assert state.kv is not None
+        in_flight = state.last_step if state.last_step > self.applied_step else None
+        self.kv.release(state.kv, in_flight_step=in_flight)
+        self.releases.append(state.row)
+        heappush(self.free_rows, state.row)
+        del self.running[state.request_id]
+        left = self.running_classes[state.priority] - 1
+        if left:
+            self.running_classes[state.priority] = left
+        else:
+            del self.running_classes[state.priority]
+        self.wasted_tokens += state.drop_residency()
+        state.account_blocks(now)
+        self._wake_followers(state)
+
+    def _wake_followers(self, state: RequestState) -> None:
+        if state.has_followers:
+            state.has_followers = False
+            self.queue.wake(state.request_id)
+
+    def prompt_computed(self, state: RequestState) -> None:
+        """The prompt is in the cache: other choices of the same call may share it."""
+        self._wake_followers(state)
+
+    def emit(
+        self, state: RequestState, token_ids: list[int], logprobs: list[TokenLogprob] | None, now: float
+    ) -> RequestOutput:
+        """Hand out tokens that are final; the caller may add to the output."""
+        output = RequestOutput(request_id=state.request_id, token_ids=token_ids, logprobs=logprobs)
+        if token_ids:
+            count = len(token_ids)
+            state.output_tokens += count
+            self.output_tokens += count
+            state.timeline.chunks.append((now, count))
+        collected = state.prompt_logprobs
+        if collected is not None and len(collected) == state.num_prompt:
+            output.prompt_logprobs = collected
+            state.prompt_logprobs = None
+            state.prompt_logprobs_done = True
+        self.outputs.append(output)
+        return output
+
+    def finish(
+        self,
+        state: RequestState,
+        finish: FinishReason,
+        reason: Reason,
+        now: float,
+        *,
+        token_ids: list[int] | None = None,
+        logprobs: list[TokenLogprob] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """End a request in whatever phase it is: one terminal output, with usage and timeline."""
+        if state.phase is Phase.WAITING:
+            self.queue.discard(state)
+        else:
+            self._leave(state, now)
+        del self.open[state.request_id]
+        self._wake_followers(state)
+        state.move_to(PHASE_OF_FINISH[finish])
+        if token_ids is None:
+            token_ids = []
+            matcher = state.rules.matcher
+            if matcher is not None and finish is not FinishReason.ABORT:
+                token_ids, held, _ = matcher.take(everything=True)
+                logprobs = held if state.wants_logprobs else None
+        output = self.emit(state, token_ids, logprobs, now)
+        output.finish = finish
+        output.error = error
+        if finish is FinishReason.STOP:
+            output.stop_reason = state.rules.stop_reason
+            output.cut_bytes = state.rules.cut_bytes
+        state.timeline.end = now
+        state.timeline.outcome = _OUTCOMES[finish]
+        output.timeline = state.timeline
+        output.usage = usage_of(state)
+        self.num_finished += 1
+        self.record(state, Kind.FINISH, reason, now, {"output": float(state.output_tokens)})
+
+
+def usage_of(state: RequestState) -> Usage:
+    """The meter of a finished request. computed - wasted + cached = positions whose KV served it."""
+    return Usage(
+        prompt_tokens=state.num_prompt,
+        cached_tokens=min(max(state.cached_tokens, 0), state.num_prompt),
+        computed_tokens=state.computed_tokens,
+        wasted_tokens=state.wasted_tokens,
+        output_tokens=state.output_tokens,
+        kv_block_seconds=state.kv_block_seconds,
+        preemptions=state.preemptions,
+    )

@@ -1,0 +1,158 @@
+"""Builds the plan of one step: decode rows, then prefills that have started, then new requests in order.
+
+The one idea: hand out positions under a budget so that planned catches up with known. What is short, blocks or rows,
+is taken from whoever matters least; what cannot run now says why.
+"""
+
+from __future__ import annotations
+
+from paceline.contracts.ports import CostModel, Drafter, ExecutorCaps, StepShape
+from paceline.contracts.step import RowAdmit, StepPlan
+from paceline.engine import policies
+from paceline.engine.admission import Admission
+from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.plan_columns import Flight, RowColumns, Selection, empty_plan
+from paceline.engine.prefills import Prefills
+from paceline.engine.request_state import NO_ROW, RequestState
+from paceline.engine.room import Room
+from paceline.engine.settings import SchedulerSettings
+
+
+class PlanBuilder:
+    """`build` changes phases (admit, preempt, refuse what never fits) and counters; it never looks at a clock."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        caps: ExecutorCaps,
+        cost: CostModel,
+        life: Lifecycle,
+        admission: Admission,
+        drafter: Drafter | None,
+    ) -> None:
+        self._settings = settings
+        self._cost = cost
+        self._life = life
+        self._admission = admission
+        self._max_tokens = caps.max_tokens
+        speculate = settings.num_draft_tokens > 0
+        self._drafter = drafter if speculate and "host" in caps.spec_kinds else None
+        device_drafts = speculate and self._drafter is None and "device" in caps.spec_kinds
+        self._want_drafts = settings.num_draft_tokens if device_drafts else 0
+        self._speculate = self._drafter is not None or device_drafts
+        # a row may draw again before the host has seen its last draw: drafts need the host in between
+        self._feedback = caps.device_feedback and not self._speculate
+        self._fair = settings.policy == "fair"
+        self._decode_cut = False  # prefill_first: decode rows were left out of the last step
+        self.room = Room(life, caps.layout)
+        self.prefills = Prefills(settings, cost, life, self.room)
+
+    def build(self, now: float) -> tuple[StepPlan, Flight | None]:
+        """The plan of the step `life.step`, and how to read its result; None with an empty plan."""
+        settings = self._settings
+        selection = Selection()
+        started = self._select_decodes(selection, now)
+        if settings.prefill_priority == "decode_first" or self._decode_cut:
+            self._decode_cut = False
+            num_decode = len(selection.decodes) + self._select_drafts(selection, settings.max_num_batched_tokens, now)
+            budget = policies.prefill_budget(settings, num_decode_tokens=num_decode, max_tokens=self._max_tokens)
+            self.prefills.select(selection, started, budget, now)
+        else:
+            used = self.prefills.select(selection, started, settings.max_num_batched_tokens, now)
+            if used:
+                self._cut_decodes(selection, settings.max_num_batched_tokens - used)
+            self._select_drafts(selection, settings.max_num_batched_tokens - used, now)
+        if selection.victim_class is not None:
+            selection.drop_victims()
+        if not selection.decodes and not selection.prefills:
+            assert not selection.admits
+            return empty_plan(self._life.step), None
+        return self._columns(selection)
+
+    def _select_decodes(self, selection: Selection, now: float) -> list[RequestState]:
+        """Choose every row with one token to go, and see to its blocks; return the rows with more to go."""
+        started: list[RequestState] = []
+        decodes = selection.decodes
+        feedback, make_room = self._feedback, self.room.make
+        for state in list(self._life.running.values()):
+            if state.row == NO_ROW:
+                continue  # a victim by now
+            planned, pending = state.planned, state.pending
+            ahead = state.known + pending
+            if ahead - planned > 1:
+                started.append(state)
+            elif pending and (not feedback or ahead >= state.limit):
+                continue  # the host must see the draw in flight first, or that draw is its last
+            elif planned < state.capacity or make_room(selection, state, planned + 1, now):
+                decodes.append(state)
+        return started
+
+    def _cut_decodes(self, selection: Selection, left: int) -> None:
+        """Prefill came first: decode rows get what is left, and the whole of the next step if that was not enough."""
+        if selection.victim_class is not None:
+            selection.drop_victims()
+        if len(selection.decodes) > left:
+            self._decode_cut = True
+            del selection.decodes[left:]
+
+    def _select_drafts(self, selection: Selection, max_tokens: int, now: float) -> int:
+        """Drafts to verify beside the decode rows, as far as tokens and blocks are there. Returns how many."""
+        if not self._speculate:
+            return 0
+        settings = self._settings
+        room = max_tokens - len(selection.decodes) - settings.min_prefill_tokens
+        total = 0
+        for state in selection.decodes:
+            most = min(settings.num_draft_tokens, state.limit - state.known - 1, room - total)
+            if most <= 0 or state.row == NO_ROW:
+                continue
+            if self._drafter is not None:
+                drafts = [int(token) for token in self._drafter.propose(state.ids(), most)][:most]
+            else:
+                drafts, state.drafts = state.drafts[:most], []
+            end = state.planned + 1 + len(drafts)
+            if end > state.capacity and not self.room.grow(selection, state, end, now):
+                del drafts[state.capacity - state.planned - 1 :]  # nobody is preempted for a guess
+            if drafts:
+                selection.drafts[state.request_id] = drafts
+                total += len(drafts)
+        return total
+
+    def _columns(self, selection: Selection) -> tuple[StepPlan, Flight]:
+        life = self._life
+        admits = tuple([self._row_admit(state) for state in selection.admits])
+        rows = RowColumns(life.step, want_drafts=self._want_drafts)
+        rows.add_decodes(selection.decodes, selection.drafts)
+        for state, count in selection.prefills:
+            rows.add_chunk(state, count)
+        num_tokens = sum(rows.counts)
+        num_rows = len(rows.rows)
+        life.computed_tokens += num_tokens
+        life.wasted_tokens += rows.wasted
+        if self._fair:
+            for state, count in zip(rows.states, rows.counts, strict=True):
+                life.queue.charge(state, count)
+        est_ms = self._cost.step_ms(
+            StepShape(
+                num_tokens=num_tokens,
+                num_rows=num_rows,
+                num_sampled=sum(rows.samples) + len(rows.draft_ids),
+                context_tokens=sum(rows.starts),
+                attention_pairs=rows.attention_pairs,
+            )
+        )
+        releases, life.releases = life.releases, []
+        return rows.plan(selection, admits, releases, est_ms), rows.flight()
+
+    def _row_admit(self, state: RequestState) -> RowAdmit:
+        request = state.request
+        return RowAdmit(
+            row=state.row,
+            request_id=state.request_id,
+            epoch=state.epoch,
+            choice=request.choice,
+            token_ids=state.ids().copy(),
+            num_prompt=state.num_prompt,
+            sampling=request.sampling,
+            stop_token_ids=self._admission.stop_token_ids(request),
+        )

@@ -1,0 +1,249 @@
+"""From what was selected to the columns of a `StepPlan`, and to the note that matches its result to requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.contracts.step import NO_FEED, Int32, Logits, RowAdmit, StepPlan
+from paceline.engine.kv_manager import NewBlocks
+from paceline.engine.request_state import NO_ROW, RequestState
+
+_NONE = np.empty(0, dtype=np.int32)
+_NONE.flags.writeable = False
+
+
+def column(values: Sequence[int]) -> Int32:
+    """[len(values)] int32."""
+    return np.array(values, dtype=np.int32) if values else _NONE
+
+
+class Selection:
+    """What a step will do, while it is being decided. A request preempted meanwhile simply loses its row."""
+
+    __slots__ = ("admits", "copies", "decodes", "drafts", "grown", "prefills", "victim_class")
+
+    def __init__(self) -> None:
+        self.decodes: list[RequestState] = []  # one token each, and their drafts
+        self.drafts: dict[int, list[int]] = {}  # request id -> draft tokens to verify
+        self.prefills: list[tuple[RequestState, int]] = []  # and how many positions
+        self.admits: list[RequestState] = []
+        self.grown: list[tuple[RequestState, NewBlocks]] = []
+        self.copies: list[tuple[int, int]] = []
+        self.victim_class: int | None = None  # highest class that lost a residency in this step
+
+    def drop_victims(self) -> None:
+        """Take out what was selected for requests that lost their row since."""
+        self.decodes = [s for s in self.decodes if s.row != NO_ROW]
+        self.prefills = [(s, n) for s, n in self.prefills if s.row != NO_ROW]
+        self.grown = [(s, new) for s, new in self.grown if s.row != NO_ROW]
+
+
+class Flight:
+    """A plan in flight: which request, at which epoch, each of its rows is. Entries are parallel, in plan order."""
+
+    __slots__ = ("counts", "epochs", "num_drafts", "rows", "samples", "states", "step")
+
+    def __init__(
+        self,
+        step: int,
+        states: list[RequestState],
+        rows: list[int],
+        counts: list[int],
+        num_drafts: list[int],
+        samples: list[int],
+    ) -> None:
+        self.step = step
+        self.states = states
+        self.epochs = [s.epoch for s in states]
+        self.rows = rows
+        self.counts = counts
+        self.num_drafts = num_drafts
+        self.samples = samples
+
+
+def empty_plan(step: int) -> StepPlan:
+    """A step that does nothing."""
+    return _plan(step)
+
+
+def _plan(
+    step: int,
+    *,
+    releases: Int32 = _NONE,
+    admits: tuple[RowAdmit, ...] = (),
+    blocks: tuple[Int32, Int32, Int32, Int32] = (_NONE, _NONE, _NONE, _NONE),
+    copies: tuple[Int32, Int32] = (_NONE, _NONE),
+    rows: tuple[Int32, Int32, Int32, Int32, Int32, Int32, Int32, Int32] = (_NONE,) * 8,
+    draft_ids: Int32 = _NONE,
+    est_ms: float = 0.0,
+) -> StepPlan:
+    row, start, count, num_draft, want_drafts, logits, sample, feed_step = rows
+    group, block_row, index, block = blocks
+    return StepPlan(
+        step=step,
+        releases=releases,
+        admits=admits,
+        new_block_group=group,
+        new_block_row=block_row,
+        new_block_index=index,
+        new_block_id=block,
+        copy_src=copies[0],
+        copy_dst=copies[1],
+        row=row,
+        start=start,
+        count=count,
+        num_draft=num_draft,
+        want_drafts=want_drafts,
+        logits=logits,
+        sample=sample,
+        feed_step=feed_step,
+        draft_ids=draft_ids,
+        est_ms=est_ms,
+    )
+
+
+class RowColumns:
+    """The row columns under construction. Adding a row also advances the request's counters: from here on it is
+    planned. `want_drafts` is the most a device drafter may propose for a row (0: none)."""
+
+    __slots__ = (
+        "attention_pairs",
+        "counts",
+        "draft_ids",
+        "feeds",
+        "logits",
+        "num_drafts",
+        "rows",
+        "samples",
+        "starts",
+        "states",
+        "step",
+        "want_drafts",
+        "wants",
+        "wasted",
+    )
+
+    def __init__(self, step: int, *, want_drafts: int) -> None:
+        self.step = step
+        self.want_drafts = want_drafts
+        self.states: list[RequestState] = []
+        self.rows: list[int] = []
+        self.starts: list[int] = []
+        self.counts: list[int] = []
+        self.num_drafts: list[int] = []
+        self.wants: list[int] = []
+        self.logits: list[int] = []
+        self.samples: list[int] = []
+        self.feeds: list[int] = []
+        self.draft_ids: list[int] = []
+        self.wasted = 0  # positions computed once before
+        self.attention_pairs = 0
+
+    def add_decodes(self, decodes: list[RequestState], drafts: dict[int, list[int]]) -> None:
+        """Rows with one known (or in-flight) token to go: each draws. The hot path."""
+        step = self.step
+        rows, starts, feeds = self.rows, self.starts, self.feeds
+        pairs = 0
+        for state in decodes:
+            planned = state.planned
+            rows.append(state.row)
+            starts.append(planned)
+            feeds.append(state.last_draw_step if state.pending else NO_FEED)
+            state.planned = planned + 1
+            state.pending += 1
+            state.computed_tokens += 1
+            state.last_step = state.last_draw_step = step
+            pairs += planned + 1
+            if planned < state.frontier:
+                state.wasted_tokens += 1
+                self.wasted += 1
+        size = len(decodes)
+        self.states += decodes
+        self.counts += [1] * size
+        self.num_drafts += [0] * size
+        self.wants += [0] * size
+        self.logits += [Logits.LAST.value] * size
+        self.samples += [1] * size
+        self.attention_pairs += pairs
+        if drafts or self.want_drafts:
+            self._add_drafts(len(self.states) - size, drafts)
+
+    def _add_drafts(self, first: int, drafts: dict[int, list[int]]) -> None:
+        for at in range(first, len(self.states)):
+            state = self.states[at]
+            proposed = drafts.get(state.request_id, [])
+            size = len(proposed)
+            self.draft_ids += proposed
+            self.counts[at] += size
+            self.num_drafts[at] = size
+            self.wants[at] = self._want(state)
+            self.attention_pairs += sum(range(state.planned + 1, state.planned + size + 1))
+            state.planned += size
+            state.pending += size
+            state.computed_tokens += size
+
+    def _want(self, state: RequestState) -> int:
+        return max(0, min(self.want_drafts, state.limit - state.known - 2)) if self.want_drafts else 0
+
+    def add_chunk(self, state: RequestState, count: int) -> bool:
+        """`count` positions of a request that has several to go. True if it reaches the last of them and draws."""
+        start = state.planned
+        end = start + count
+        reaches_end = end == state.known + state.pending
+        self.states.append(state)
+        self.rows.append(state.row)
+        self.starts.append(start)
+        self.counts.append(count)
+        self.num_drafts.append(0)
+        self.wants.append(self._want(state) if reaches_end else 0)
+        if not state.prompt_logprobs_done and start < state.num_prompt - 1:
+            self.logits.append(Logits.ALL.value)
+        else:
+            self.logits.append(Logits.LAST.value if reaches_end else Logits.NONE.value)
+        self.samples.append(int(reaches_end))
+        self.feeds.append(NO_FEED)
+        self.attention_pairs += count * start + count * (count + 1) // 2
+        if start < state.frontier:
+            again = min(end, state.frontier) - start
+            state.wasted_tokens += again
+            self.wasted += again
+        state.planned = end
+        state.computed_tokens += count
+        state.last_step = self.step
+        if reaches_end:
+            state.pending += 1
+            state.last_draw_step = self.step
+        return reaches_end
+
+    def flight(self) -> Flight:
+        return Flight(self.step, self.states, self.rows, self.counts, self.num_drafts, self.samples)
+
+    def plan(self, selection: Selection, admits: tuple[RowAdmit, ...], releases: list[int], est_ms: float) -> StepPlan:
+        groups, rows, indices, ids = [], [], [], []
+        for state, new in selection.grown:
+            for group, index, block in new:
+                groups.append(group)
+                rows.append(state.row)
+                indices.append(index)
+                ids.append(block)
+        return _plan(
+            self.step,
+            releases=column(releases),
+            admits=admits,
+            blocks=(column(groups), column(rows), column(indices), column(ids)),
+            copies=(column([s for s, _ in selection.copies]), column([d for _, d in selection.copies])),
+            rows=(
+                column(self.rows),
+                column(self.starts),
+                column(self.counts),
+                column(self.num_drafts),
+                column(self.wants),
+                column(self.logits),
+                column(self.samples),
+                column(self.feeds),
+            ),
+            draft_ids=column(self.draft_ids),
+            est_ms=est_ms,
+        )

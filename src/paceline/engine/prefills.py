@@ -1,0 +1,301 @@
+"""Who computes prompt positions in a step: requests that have begun, then new ones in the queue's order.
+
+Admission is by quote: what would be hit, what must be new. A request is let in when that fits to the end of its known
+tokens and leaves headroom; it waits when a row, blocks or tokens are missing, when another request is just computing
+its next block and waiting is cheaper, or when its call's first choice is computing their prompt.
+"""
+
+from __future__ import annotations
+
+from paceline.contracts.decision import Kind, Reason
+from paceline.contracts.ports import CostModel, StepShape
+from paceline.engine import policies
+from paceline.engine.kv_manager import Quote, SequenceKV
+from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.plan_columns import Selection
+from paceline.engine.request_state import NO_ROW, Phase, RequestState
+from paceline.engine.room import Room
+from paceline.engine.settings import SchedulerSettings
+
+_ASK_AGAIN_STEPS = 16
+
+
+class Prefills:
+    """Chooses prefill work for the plan; admits, and preempts lower classes for higher ones."""
+
+    def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, room: Room) -> None:
+        self._settings = settings
+        self._cost = cost
+        self._life = life
+        self._kv = life.kv
+        self._queue = life.queue
+        self._room = room
+        layout = life.kv.layout
+        self._num_groups = len(layout.groups)
+        self._num_blocks = layout.num_blocks
+        self._batch_left = 0  # static batching: places left in the batch being formed
+        self._blocked: tuple[int, int | None] | None = None  # head that lacked blocks, and the lowest class then ...
+        self._blocked_available = 0  # ... blocks available then
+        self._blocked_until = 0  # ... step from which it is quoted again in any case
+        self.hold_until: float | None = None  # admission waits for a fuller batch until then
+
+    def select(self, selection: Selection, started: list[RequestState], budget: int, now: float) -> int:
+        """Hand out up to `budget` positions. Returns how many were."""
+        queue = self._queue
+        self.hold_until = None
+        left = budget
+        if len(started) > 1:
+            started.sort(key=_order)
+        turn = iter(started)
+        begun = next(turn, None)
+        admitting = queue.num_requests > queue.num_parked and self._may_admit(now)
+        parks_left = self._settings.max_num_seqs  # bounds the quotes of one step
+        while left > 0:
+            head = queue.peek() if admitting else None
+            if begun is not None and (head is None or begun.priority <= head.priority):
+                left -= self._continue(selection, begun, left, now)
+                begun = next(turn, None)
+            elif head is None:
+                break
+            else:
+                count = self._try_admit(selection, head, left, now)
+                if count > 0:
+                    left -= count
+                elif head.parked_on is None and head.phase is Phase.WAITING:
+                    admitting = False  # strictly in order: nobody passes the one that cannot go
+                else:  # it was parked, or refused
+                    parks_left -= 1
+                    admitting = parks_left > 0
+        if admitting and left <= 0 and (head := queue.peek()) is not None:
+            self._wait(head, Reason.NO_BUDGET, now, budget=budget)
+        elif self._batch_left and left > 0 and not queue.num_parked:
+            self._batch_left = 0  # the static batch is complete
+        return budget - left
+
+    def _continue(self, selection: Selection, state: RequestState, left: int, now: float) -> int:
+        if state.row == NO_ROW:
+            return 0  # a victim by now
+        todo = state.todo
+        count = policies.chunk_tokens(self._settings, todo, left)
+        end = state.planned + count
+        # Its blocks were promised at admission; only plans in flight over a sliding window can delay some of them.
+        if end > state.capacity and not self._room.grow(selection, state, end, now):
+            return 0
+        self._note_chunk(state, count, todo, now)
+        selection.prefills.append((state, count))
+        return count
+
+    def _note_chunk(self, state: RequestState, count: int, todo: int, now: float) -> None:
+        if count < todo:
+            numbers = {"tokens": float(count), "todo": float(todo)}
+            self._life.record(state, Kind.CHUNK, Reason.CHUNKED, now, numbers)
+
+    def _wait(
+        self, state: RequestState, reason: Reason, now: float, *, other: int | None = None, **numbers: float
+    ) -> None:
+        self._life.record(state, Kind.WAIT, reason, now, {k: float(v) for k, v in numbers.items()}, other=other)
+
+    def _may_admit(self, now: float) -> bool:
+        """Is admission open at all: static batches and `max_wait_ms` close it."""
+        settings, queue, running = self._settings, self._queue, len(self._life.running)
+        if settings.batching == "static":
+            if self._batch_left:
+                return True
+            if running:
+                if (head := queue.peek()) is not None:
+                    self._wait(head, Reason.STATIC_BATCH, now, running=running)
+                return False
+        if settings.max_wait_ms > 0.0 and (oldest := queue.oldest_arrival()) is not None:
+            until = policies.hold_until(
+                settings,
+                oldest=oldest,
+                num_running=running,
+                num_waiting=queue.num_requests,
+                waiting_tokens=queue.num_tokens,
+            )
+            if until is not None and now < until:
+                self.hold_until = until
+                if (head := queue.peek()) is not None:
+                    self._wait(head, Reason.BATCH_WAIT, now, until=until)
+                return False
+        if settings.batching == "static":
+            self._batch_left = settings.max_num_seqs
+        return True
+
+    def _try_admit(self, selection: Selection, head: RequestState, left: int, now: float) -> int:
+        """Admit the head of the queue with up to `left` positions. Returns how many; 0: it was not, or was parked."""
+        life, settings = self._life, self._settings
+        if selection.victim_class is not None and head.priority >= selection.victim_class:
+            self._wait(head, Reason.AFTER_PREEMPTION, now)
+            return 0
+        no_row = len(life.running) >= settings.max_num_seqs
+        lowest = life.lowest_running_class
+        may_preempt = lowest is not None and lowest > head.priority and settings.batching == "continuous"
+        if no_row and not may_preempt:
+            self._wait(head, Reason.NO_ROWS, now, running=len(life.running))
+            return 0
+        if self._still_blocked(head, lowest):
+            return 0
+        sibling = self._leader_kv(head, now)
+        if head.parked_on is not None:
+            return 0
+        quote = self._quote(head, sibling)
+        if self._waits_for_prefix(selection, head, quote, now):
+            return 0
+        kv = self._reserve(selection, head, quote, sibling, no_row=no_row, may_preempt=may_preempt, now=now)
+        if kv is None:
+            return 0
+        return self._enter(selection, head, kv, left, now)
+
+    def _still_blocked(self, head: RequestState, lowest: int | None) -> bool:
+        """It lacked blocks, and nothing got better since: a long prompt is not quoted at every step for that. Hits may
+        have appeared without a block becoming available, so once in a while it is asked again."""
+        return (
+            self._blocked == (head.request_id, lowest)
+            and bool(self._life.running)
+            and self._kv.num_available <= self._blocked_available
+            and self._life.step < self._blocked_until
+        )
+
+    def _block(self, state: RequestState, missing: int, now: float) -> None:
+        self._blocked = (state.request_id, self._life.lowest_running_class)
+        self._blocked_available = self._kv.num_available
+        self._blocked_until = self._life.step + _ASK_AGAIN_STEPS
+        self._wait(state, Reason.NO_BLOCKS, now, missing=missing, available=self._kv.num_available)
+
+    def _quote(self, state: RequestState, sibling: SequenceKV | None) -> Quote:
+        if state.keys is None:
+            state.keys = self._kv.keys_for(state.request)
+        state.extend_keys()
+        return self._kv.quote(
+            state.request_id,
+            state.keys,
+            state.known,
+            max_hit_tokens=state.known - 1,
+            use_cache=state.prompt_logprobs_done,
+            fork_from=sibling,
+            fork_tokens=state.num_prompt - 1 if sibling is not None else 0,
+            readmission=state.preemptions > 0,
+        )
+
+    def _leader_kv(self, state: RequestState, now: float) -> SequenceKV | None:
+        """The blocks of choice 0 of the same call, once they hold the prompt. Parks `state` while it is worth waiting;
+        a leader that is gone, or lost its blocks, is nothing to wait for."""
+        leader_id = state.request.leader
+        if leader_id is None or state.preemptions or not state.prompt_logprobs_done or state.num_prompt < 2:
+            return None
+        leader = self._life.open.get(leader_id)
+        if leader is None or leader.preemptions:
+            return None
+        if leader.kv is not None and leader.computed >= state.num_prompt - 1:
+            return leader.kv
+        self._queue.park(leader_id)
+        leader.has_followers = True
+        self._wait(state, Reason.LEADER_PREFILL, now, other=leader_id, computed=leader.computed)
+        return None
+
+    def _waits_for_prefix(self, selection: Selection, state: RequestState, quote: Quote, now: float) -> bool:
+        pending = quote.pending
+        if pending is None or not self._settings.wait_for_prefix:
+            return False
+        decodes = selection.decodes
+        shape = StepShape(
+            num_tokens=len(decodes) + 1,
+            num_rows=len(decodes) + 1,
+            num_sampled=len(decodes),
+            context_tokens=sum(s.planned for s in decodes),
+        )
+        if not policies.waiting_pays(
+            self._cost,
+            num_known=state.known,
+            num_cached=quote.hit_tokens,
+            num_pending=pending.num_tokens,
+            decode_shape=shape,
+        ):
+            return False
+        self._queue.park(pending.key)
+        self._wait(
+            state,
+            Reason.PREFIX_IN_FLIGHT,
+            now,
+            other=pending.owner,
+            hit_tokens=quote.hit_tokens,
+            pending_tokens=pending.num_tokens,
+        )
+        return True
+
+    def _headroom(self) -> int:
+        return policies.headroom_blocks(
+            self._settings,
+            num_blocks=self._num_blocks,
+            num_groups=self._num_groups,
+            num_running=len(self._life.running),
+        )
+
+    def _reserve(
+        self,
+        selection: Selection,
+        state: RequestState,
+        quote: Quote,
+        sibling: SequenceKV | None,
+        *,
+        no_row: bool,
+        may_preempt: bool,
+        now: float,
+    ) -> SequenceKV | None:
+        """A row and the quoted blocks, from lower classes where those may be preempted. None: not in this step."""
+        life, kv, room = self._life, self._kv, self._room
+        running = life.running
+        missing = self._missing(quote)
+        at_least = state.priority + 1
+        if missing > 0:
+            if not running and not room.num_in_flight:
+                room.refuse(state, now)
+                return None
+            coming = room.num_coming()
+            possible = policies.releasable_blocks(running.values(), at_least=at_least) if may_preempt else 0
+            if missing <= coming or missing > coming + possible:
+                self._block(state, missing, now)
+                return None
+        while no_row or missing > room.num_coming():
+            victim = policies.pick_victim(running.values(), self._queue.debt, at_least=at_least)
+            if victim is None:
+                break
+            reason = Reason.ROW_FOR_PRIORITY if no_row else Reason.BLOCKS_FOR_PRIORITY
+            room.take(selection, victim, reason, state, now)
+            no_row = False
+            if sibling is not None and state.request.leader not in running:
+                sibling = None
+            quote = self._quote(state, sibling)  # hits may have changed hands
+            missing = self._missing(quote)
+        if missing > 0 or (reserved := kv.reserve(quote, now=now)) is None:
+            self._block(state, missing, now)
+            return None
+        return reserved
+
+    def _missing(self, quote: Quote) -> int:
+        """Blocks short of admitting it with headroom; 0 or less: it fits."""
+        return quote.num_taken + self._headroom() - self._kv.num_available
+
+    def _enter(self, selection: Selection, state: RequestState, kv: SequenceKV, left: int, now: float) -> int:
+        resumed = state.preemptions > 0
+        self._life.admit(state, kv, now)
+        self._batch_left = max(0, self._batch_left - 1)
+        cached = kv.num_cached_tokens
+        reason = Reason.RESUMED if resumed else Reason.CACHE_HIT if cached else Reason.COLD
+        numbers = {"known": float(state.known), "cached": float(cached), "row": float(state.row)}
+        self._life.record(state, Kind.ADMIT, reason, now, numbers)
+        todo = state.todo
+        count = policies.chunk_tokens(self._settings, todo, left)
+        self._note_chunk(state, count, todo, now)
+        entered = self._room.grow(selection, state, state.planned + count, now)
+        assert entered, "the blocks of its known tokens were promised"
+        selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
+        selection.copies += kv.copies
+        selection.admits.append(state)
+        selection.prefills.append((state, count))
+        return count
+
+
+def _order(state: RequestState) -> tuple[int, float, int]:
+    return state.priority, state.arrival, state.request_id

@@ -1,0 +1,177 @@
+"""The scheduler: requests in, plans out, results in, outputs out. Pure bookkeeping, the same in every engine.
+
+    add / abort / expire     what comes from outside, each with the time it came
+    plan(now)                the next step, a value; numbers it, and remembers how to read its result
+    apply(result, now)       the oldest plan in flight has ended
+    outputs()                what became final
+
+The same calls give the same plans, byte for byte: no clock, no randomness, no order taken from a set. Not here: text,
+tensors, threads, and the prices themselves (a `CostModel` is asked).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from paceline.contracts.decision import Decision, Kind, Reason
+from paceline.contracts.ports import CostModel, Drafter, EngineStats, ExecutorCaps
+from paceline.contracts.request import FinishReason, Request, RequestOutput
+from paceline.contracts.step import StepPlan, StepResult
+from paceline.engine.admission import Admission
+from paceline.engine.apply import Applier
+from paceline.engine.deadlines import Deadlines
+from paceline.engine.decisions import DecisionRing, behind
+from paceline.engine.kv_manager import KVManager
+from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.plan_builder import PlanBuilder
+from paceline.engine.plan_columns import Flight
+from paceline.engine.queue import WaitingQueue
+from paceline.engine.settings import SchedulerSettings
+from paceline.errors import StallError
+
+
+class Scheduler:
+    """`token_bytes[id]` are the bytes a token adds to the text; without them stop strings are refused."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        caps: ExecutorCaps,
+        kv: KVManager,
+        cost: CostModel,
+        *,
+        token_bytes: Sequence[bytes] | None = None,
+        eos_token_ids: Sequence[int] = (),
+        drafter: Drafter | None = None,
+        decisions: DecisionRing | None = None,
+    ) -> None:
+        settings.check_caps(caps)
+        self.settings = settings
+        self.decisions = DecisionRing() if decisions is None else decisions
+        self._caps = caps
+        self._kv = kv
+        self._queue = WaitingQueue(settings.policy)
+        self._admission = Admission(settings, caps, kv, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
+        self._life = Lifecycle(kv, self._queue, self.decisions, num_rows=settings.max_num_seqs)
+        self._builder = PlanBuilder(settings, caps, cost, self._life, self._admission, drafter)
+        self._applier = Applier(self._life)
+        self._deadlines = Deadlines()
+        self._flights: deque[Flight] = deque()
+
+    # intake
+
+    def add(self, request: Request, now: float) -> None:
+        """Take a request in. Raises RequestError (it is wrong) or QueueFullError (there is no place); nothing changes
+        then."""
+        self._admission.check(request, self._life.open)
+        self._admission.check_queue(
+            request, num_waiting=self._queue.num_requests, waiting_tokens=self._queue.num_tokens
+        )
+        state = self._admission.make_state(request, now)
+        self._life.enter(state)
+        self._deadlines.add(state)
+        self._deadlines.trim(len(self._life.open))
+
+    def abort(self, request_id: int, now: float) -> None:
+        """End a request, in whatever phase it is; unknown and finished ones are ignored."""
+        state = self._life.open.get(request_id)
+        if state is not None:
+            self._life.finish(state, FinishReason.ABORT, Reason.ABORTED, now)
+
+    def expire(self, now: float) -> None:
+        """End the requests whose deadline or queue timeout has come."""
+        while (due := self._deadlines.pop_due(now)) is not None:
+            state, reason = due
+            self._life.finish(state, FinishReason.TIMEOUT, reason, now, error=f"timed out: {reason.value}")
+
+    # the step
+
+    def plan(self, now: float) -> StepPlan:
+        """The next step; empty when nothing can be done now. Raises StallError when that can never change."""
+        assert len(self._flights) < self._caps.max_in_flight, "no plan fits in flight"
+        for key in self._kv.settled():
+            self._queue.wake(key)
+        self._builder.room.num_in_flight = len(self._flights)
+        plan, flight = self._builder.build(now)
+        if flight is not None:
+            self._flights.append(flight)
+            self._life.step += 1
+        elif self._life.open and not self._flights and self._builder.prefills.hold_until is None:
+            self._stall()
+        return plan
+
+    def _stall(self) -> None:
+        raise StallError(
+            "requests wait, and nothing can be planned, is in flight or has a wake-up time",
+            seen=f"{self.num_running} running, {self.num_waiting} waiting, {self._queue.num_parked} of them parked",
+            expected="at least one row in the plan",
+            fix=f"report this with the last decisions:\n{self.decisions.dump()}",
+        )
+
+    def apply(self, result: StepResult, now: float) -> None:
+        """Take in the result of the oldest plan in flight."""
+        self._applier.apply(self._flights.popleft(), result, now)
+
+    def outputs(self) -> list[RequestOutput]:
+        """What became final since the last call, in order."""
+        outputs, self._life.outputs = self._life.outputs, []
+        return outputs
+
+    def wake_time(self) -> float | None:
+        """Earliest time at which an empty plan could become something else; None: only through a result or a call."""
+        times = (self._builder.prefills.hold_until, self._deadlines.next_time())
+        return min((t for t in times if t is not None), default=None)
+
+    def reset_prefix_cache(self, now: float) -> bool:
+        """Make everything cached unfindable. Running requests keep their blocks; True if there were none."""
+        return self._kv.reset()
+
+    # looking
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._life.open)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._life.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return self._queue.num_requests
+
+    @property
+    def in_flight(self) -> int:
+        """Plans that were made and whose results were not applied."""
+        return len(self._flights)
+
+    def explain(self, request_id: int) -> list[Decision]:
+        """What was decided about a request, oldest first. One that waits behind others gets that derived and appended,
+        with the reason of the first in line; this looks at the whole queue."""
+        known = self.decisions.of_request(request_id)
+        state = self._life.open.get(request_id)
+        head = self._queue.peek()
+        if state is None or not state.queued or head is None or head is state:
+            return known
+        of_head = self.decisions.of_request(head.request_id)
+        if not of_head or of_head[-1].kind is not Kind.WAIT:
+            return known
+        position = next(i for i, other in enumerate(self._queue.in_order()) if other is state)
+        return [*known, behind(of_head[-1], request_id, position)]
+
+    def stats(self, now: float) -> EngineStats:
+        life = self._life
+        return EngineStats(
+            time=now,
+            step=life.step,
+            num_running=len(life.running),
+            num_waiting=self._queue.num_requests,
+            waiting_tokens=self._queue.num_tokens,
+            kv=self._kv.stats(),
+            num_preemptions=life.num_preemptions,
+            num_finished=life.num_finished,
+            computed_tokens=life.computed_tokens,
+            wasted_tokens=life.wasted_tokens,
+            output_tokens=life.output_tokens,
+        )

@@ -1,0 +1,106 @@
+"""The torch executor: plans in, results out, one at a time.
+
+`submit` applies a plan's columns and runs the forward pass inline, `sample` draws, `poll` hands over the result. One
+step is in flight at most: on a CPU an overlap thread takes cores from the forward pass and gains nothing. On a GPU more
+depth would pay; `device_feedback` is off until that is built, and nothing here has run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from paceline.contracts.kv import KVLayout
+from paceline.contracts.ports import ExecutorCaps, StepShape
+from paceline.contracts.step import SampleInputs, StepPlan, StepResult
+from paceline.runtime.input_batch import InputBatch
+from paceline.runtime.model_runner import Cache, Forward, Model, ModelRunner
+
+
+@dataclass(slots=True)
+class StepHandle:
+    """One plan on its way."""
+
+    step: int
+    forward: Forward | None
+    ms: float  # forward pass, logits and draw; not the building of inputs
+    result: StepResult | None = None
+
+
+def plan_shape(plan: StepPlan) -> StepShape:
+    """The size of a step, unpadded."""
+    start, count = plan.start.astype("int64"), plan.count.astype("int64")
+    return StepShape(
+        num_tokens=int(count.sum()),
+        num_rows=plan.num_rows,
+        num_sampled=int(((plan.num_draft + 1) * plan.sample).sum()),
+        context_tokens=int(start.sum()),
+        attention_pairs=int((count * start + count * (count + 1) // 2).sum()),
+    )
+
+
+class TorchExecutor:
+    """contracts.ports.Executor over one torch device.
+
+    `max_tokens` bounds the positions of a step, `max_model_len` a row's tokens. `batch_invariant` says whether the
+    model was built in reference numerics, where a row's logits do not depend on the rest of the step.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        cache: Cache,
+        layout: KVLayout,
+        *,
+        vocab_size: int,
+        max_rows: int,
+        max_tokens: int,
+        max_model_len: int,
+        device: torch.device | str = "cpu",
+        batch_invariant: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        self.caps = ExecutorCaps(
+            layout=layout,
+            max_rows=max_rows,
+            max_tokens=max_tokens,
+            vocab_size=vocab_size,
+            max_in_flight=1,
+            spec_kinds=("host",),
+            batch_invariant=batch_invariant,
+        )
+        rows = InputBatch(layout, max_rows=max_rows, max_model_len=max_model_len, device=self.device)
+        self.runner = ModelRunner(model, cache, rows, vocab_size=vocab_size)
+
+    def submit(self, plan: StepPlan) -> StepHandle:
+        inputs = self.runner.prepare(plan)
+        begin = time.perf_counter()
+        forward = self.runner.forward(plan, inputs)
+        self._wait()
+        return StepHandle(plan.step, forward, (time.perf_counter() - begin) * 1e3)
+
+    def sample(self, handle: StepHandle, inputs: SampleInputs | None) -> None:
+        assert handle.forward is not None, "sample is called once per submit"
+        begin = time.perf_counter()
+        result = self.runner.sample(handle.forward, inputs)
+        handle.forward = None
+        self._wait()
+        handle.ms += (time.perf_counter() - begin) * 1e3
+        handle.result = msgspec.structs.replace(result, device_ms=handle.ms)
+
+    def poll(self, handle: StepHandle, *, block: bool = True) -> StepResult | None:
+        assert handle.result is not None, "poll comes after sample"
+        return handle.result
+
+    def shape(self, plan: StepPlan) -> StepShape:
+        return plan_shape(plan)
+
+    def close(self) -> None:
+        """Nothing to release: tensors go with the object."""
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

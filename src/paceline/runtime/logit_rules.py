@@ -1,0 +1,132 @@
+"""What changes logits before a draw: bias, minimum length, grammar masks and penalties, in this order, in place.
+
+The rules of one row, built at admission. Token counts are kept up to date as tokens come, so that a draw costs the
+number of different tokens seen and not the vocabulary. Draft tokens are pushed for the position that assumes them and
+popped again.
+
+    bias          logit += logit_bias[id]
+    min_tokens    ids that would stop the request = -inf while its output is shorter
+    mask          ids a grammar forbids = -inf (`apply_masks`)
+    repetition    ids of prompt or output: positive logits are divided by the penalty, others multiplied (Keskar 2019)
+    frequency     logit -= penalty * times in the output
+    presence      logit -= penalty for ids of the output
+
+Shapes: V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from paceline.contracts.step import RowAdmit, SampleInputs
+
+
+class TokenCounts:
+    """Different ids of a sequence in order of appearance, with how often each is in the output."""
+
+    __slots__ = ("_size", "_slots", "counts", "ids")
+
+    def __init__(self, prompt: np.ndarray, output: Sequence[int]) -> None:
+        first = np.unique(prompt)
+        self._size = len(first)
+        self._slots = {token: at for at, token in enumerate(first.tolist())}
+        self.ids = np.empty(max(64, 2 * self._size), dtype=np.int64)
+        self.ids[: self._size] = first
+        self.counts = np.zeros(len(self.ids), dtype=np.float32)
+        for token in output:
+            self.push(token)
+
+    def push(self, token: int) -> None:
+        at = self._slots.get(token)
+        if at is None:
+            at = self._slots[token] = self._size
+            if at == len(self.ids):
+                self.ids = np.concatenate([self.ids, np.empty_like(self.ids)])
+                self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
+            self.ids[at] = token
+            self.counts[at] = 0
+            self._size += 1
+        self.counts[at] += 1
+
+    def truncate(self, tokens: Sequence[int], size: int) -> None:
+        """Undo pushes: `tokens` are the last ones pushed, `size` the number of ids before them."""
+        for token in tokens:
+            self.counts[self._slots[token]] -= 1
+        for at in range(size, self._size):
+            del self._slots[int(self.ids[at])]
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+class RowRules:
+    """The rules of one row. `of` gives None for a row without any."""
+
+    def __init__(self, admit: RowAdmit, device: torch.device) -> None:
+        s = admit.sampling
+        self.device = device
+        self.min_tokens = s.min_tokens if admit.stop_token_ids else 0
+        self.stop_ids = torch.tensor(admit.stop_token_ids, dtype=torch.int64, device=device)
+        self.bias_ids = torch.tensor(list(s.logit_bias), dtype=torch.int64, device=device)
+        self.bias = torch.tensor(list(s.logit_bias.values()), dtype=torch.float32, device=device)
+        self.repetition = s.repetition_penalty
+        self.frequency = s.frequency_penalty
+        self.presence = s.presence_penalty
+        self.counts: TokenCounts | None = None
+        if self.repetition != 1.0 or self.frequency or self.presence:
+            prompt = admit.token_ids[: admit.num_prompt]
+            # without a repetition penalty the prompt changes nothing
+            prompt = prompt if self.repetition != 1.0 else prompt[:0]
+            self.counts = TokenCounts(prompt, admit.token_ids[admit.num_prompt :].tolist())
+
+    @classmethod
+    def of(cls, admit: RowAdmit, device: torch.device) -> RowRules | None:
+        rules = cls(admit, device)
+        quiet = rules.counts is None and not len(rules.bias) and not rules.min_tokens
+        return None if quiet else rules
+
+    def push(self, tokens: Sequence[int]) -> None:
+        """Tokens that are now part of the output."""
+        if self.counts is not None:
+            for token in tokens:
+                self.counts.push(token)
+
+    def apply(self, logits: torch.Tensor, position: int, drafts: Sequence[int], mask: torch.Tensor | None) -> None:
+        """Change logits [V] of output `position`, the output being followed by `drafts`; `mask` [V], true = allowed."""
+        if len(self.bias):
+            logits.index_add_(0, self.bias_ids, self.bias)
+        if position < self.min_tokens:
+            logits.index_fill_(0, self.stop_ids, -math.inf)
+        if mask is not None:
+            logits.masked_fill_(~mask, -math.inf)
+        if self.counts is not None:
+            size = len(self.counts)
+            self.push(drafts)
+            self._penalise(logits, self.counts)
+            self.counts.truncate(drafts, size)
+
+    def _penalise(self, logits: torch.Tensor, seen: TokenCounts) -> None:
+        ids = torch.from_numpy(seen.ids[: len(seen)].copy()).to(self.device)
+        counts = torch.from_numpy(seen.counts[: len(seen)].copy()).to(self.device)
+        values = logits[ids]
+        if self.repetition != 1.0:
+            values = torch.where(values > 0, values / self.repetition, values * self.repetition)
+        values -= self.frequency * counts
+        values -= self.presence * (counts > 0)
+        logits[ids] = values
+
+
+def masks_by_row(inputs: SampleInputs | None, vocab_size: int, device: torch.device) -> dict[int, list[torch.Tensor]]:
+    """Row -> masks [V] (bool, true = allowed), one for each of its draws."""
+    found: dict[int, list[torch.Tensor]] = {}
+    if inputs is None:
+        return found
+    bits = np.unpackbits(inputs.masks.astype("<u4").view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    for row, allowed in zip(inputs.mask_row.tolist(), torch.from_numpy(bits.astype(bool)).to(device), strict=True):
+        found.setdefault(row, []).append(allowed)
+    return found

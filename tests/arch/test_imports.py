@@ -1,0 +1,189 @@
+"""Imports point one way: cli -> assemble -> subsystems -> contracts, and torch stays below paceline.runtime."""
+
+import sys
+
+import pytest
+from tests.arch.source import Module, imports, modules
+
+BASE = {"contracts", "errors"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "contracts": {"errors"},
+    "config": BASE,
+    "hub": BASE,  # finds, fetches and describes models
+    "text": BASE | {"hub"},
+    "engine": BASE,
+    "cost": BASE,
+    "sim": BASE | {"engine", "cost"},
+    "runtime": BASE,
+    "llm": BASE | {"assemble", "text", "config"},
+    "cli": BASE | {"assemble", "hub", "llm", "config", ""},  # "": the version
+    "": BASE | {"llm"},  # paceline/__init__.py offers LLM, lazily
+}
+EVERYTHING = {"assemble"}  # the one file that picks concrete classes
+ALSO = {  # narrower than a whole package
+    "paceline.runtime.loader": {"hub"},
+}
+
+# Inside runtime: executor -> model_runner -> models -> layers -> kernels.
+MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
+    "paceline.runtime.kernels": (
+        "layers",
+        "models",
+        "quant",
+        "loader",
+        "model_runner",
+        "worker",
+        "executor",
+        "sampler",
+    ),
+    "paceline.runtime.layers": ("models", "loader", "model_runner", "worker", "executor", "sampler"),
+    "paceline.runtime.models": ("kernels", "loader", "model_runner", "worker", "executor", "sampler"),
+    "paceline.runtime.loader": ("model_runner", "worker", "executor", "sampler"),
+    "paceline.runtime.model_runner": ("worker", "executor"),
+    "paceline.runtime.worker": ("executor",),
+}
+
+OUTSIDE: dict[str, set[str]] = {  # third-party packages a unit may use, where that is a law
+    "errors": set(),
+    "contracts": {"numpy", "msgspec"},
+    "config": {"msgspec"},
+    "cost": {"numpy", "msgspec", "scipy"},
+    "engine": {"numpy", "msgspec", "zmq", "xxhash"},
+    "sim": {"numpy", "msgspec"},
+}
+
+# Deciders are pure: no clock, no randomness, no I/O. Time and numbers are passed in.
+IMPURE = {
+    "torch",
+    "time",
+    "random",
+    "os",
+    "io",
+    "socket",
+    "threading",
+    "asyncio",
+    "subprocess",
+    "pathlib",
+    "zmq",
+    "secrets",
+}
+DECIDERS = (
+    "paceline.contracts",
+    "paceline.cost",
+    "paceline.config.tree",
+    "paceline.config.options",
+    "paceline.config.roofline",
+    "paceline.config.profiles",
+    "paceline.config.features",
+    *(
+        f"paceline.engine.{name}"
+        for name in (
+            "settings",
+            "request_state",
+            "queue",
+            "policies",
+            "stop",
+            "admission",
+            "decisions",
+            "scheduler",
+            "block_pool",
+            "prefix_cache",
+            "kv_manager",
+        )
+    ),
+)
+
+
+def below(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def all_modules():
+    return [pytest.param(m, id=m.name) for m in modules().values()]
+
+
+def own_units(module: Module):
+    for found in imports(module):
+        if below(found.target, "paceline"):
+            yield [*found.target.split("."), ""][1], found
+
+
+@pytest.mark.parametrize("module", all_modules())
+def test_packages_import_only_what_the_table_allows(module):
+    assert module.unit in MAY_IMPORT or module.unit in EVERYTHING, f"{module.unit} has no row in MAY_IMPORT"
+    if module.unit in EVERYTHING:
+        return
+    allowed = MAY_IMPORT[module.unit] | {module.unit}
+    for prefix, more in ALSO.items():
+        if below(module.name, prefix):
+            allowed = allowed | more
+    bad = [f"{module.relative}:{i.line} imports {i.target}" for unit, i in own_units(module) if unit not in allowed]
+    assert not bad
+
+
+@pytest.mark.parametrize("module", all_modules())
+def test_torch_is_imported_below_runtime_only(module):
+    if module.unit == "runtime":
+        return
+    bad = [f"{module.relative}:{i.line}" for i in imports(module) if below(i.target, "torch")]
+    assert not bad
+
+
+@pytest.mark.parametrize("module", all_modules())
+def test_layers_of_the_runtime_point_down(module):
+    for prefix, forbidden in MAY_NOT_IMPORT.items():
+        if not below(module.name, prefix):
+            continue
+        bad = [
+            f"{module.relative}:{i.line} imports {i.target}"
+            for i in imports(module)
+            for name in forbidden
+            if below(i.target, f"paceline.runtime.{name}")
+        ]
+        assert not bad
+
+
+@pytest.mark.parametrize("module", all_modules())
+def test_deciding_packages_use_few_libraries(module):
+    if module.unit not in OUTSIDE:
+        return
+    for found in imports(module):
+        top = found.target.split(".")[0]
+        known = top == "paceline" or top in sys.stdlib_module_names or top in OUTSIDE[module.unit]
+        assert known, f"{module.relative}:{found.line} imports {top}"
+
+
+@pytest.mark.parametrize("module", all_modules())
+def test_deciders_import_nothing_impure(module):
+    if not any(below(module.name, prefix) for prefix in DECIDERS):
+        return
+    bad = [
+        f"{module.relative}:{i.line} imports {i.target}" for i in imports(module) if i.target.split(".")[0] in IMPURE
+    ]
+    assert not bad
+
+
+def test_deciders_listed_here_exist():
+    known = modules()
+    missing = [name for name in DECIDERS if name not in known]
+    assert not missing
+
+
+def test_modules_do_not_import_each_other_in_a_circle():
+    graph = {
+        name: sorted({i.target for i in imports(module) if i.target in modules() and not i.lazy and i.target != name})
+        for name, module in modules().items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, "circle: " + " -> ".join([*path[path.index(name) :], name])
+        if name in done:
+            return
+        for target in graph[name]:
+            visit(target, (*path, name))
+        done.add(name)
+
+    for name in graph:
+        visit(name, ())

@@ -1,0 +1,63 @@
+"""A real child process that serves the toy model: `python -m tests.fakes.child_main MODE ADDRESS`.
+
+Modes: `serve`; `slow` (each step takes 50 ms); `fail` (raises while starting); `mute` (says something on stderr and
+exits before it is ready); `hang` (never gets ready); `crash` (the executor raises at step 3); `exit` (the process is
+gone at step 3).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from tests.fakes.builders import scripted_engine
+from tests.fakes.scripted_executor import ScriptedExecutor
+
+from paceline.contracts.step import StepPlan
+from paceline.engine.child import serve_child
+from paceline.engine.clock import WallClock
+from paceline.engine.loop import EngineCore
+from paceline.errors import ModelError
+
+
+class _Slow(ScriptedExecutor):
+    def submit(self, plan: StepPlan) -> int:
+        time.sleep(0.05)
+        return super().submit(plan)
+
+
+class _Exits(ScriptedExecutor):
+    def submit(self, plan: StepPlan) -> int:
+        if plan.step >= 3:
+            sys.stderr.write("a device error nobody catches\n")
+            sys.stderr.flush()
+            os._exit(42)
+        return super().submit(plan)
+
+
+def _engine(mode: str) -> EngineCore:
+    if mode == "fail":
+        raise ModelError("the model cannot be read", seen="model.gguf", expected="a GGUF file", fix="pull it again")
+    built = scripted_engine(max_waiting_requests=50)
+    executor: Any = built.executor
+    if mode == "crash":
+        executor.crash_at = 3
+    elif mode in ("slow", "exit"):
+        executor = (_Slow if mode == "slow" else _Exits)(executor.model, executor.caps)
+    return EngineCore(built.scheduler, executor, WallClock())
+
+
+def main() -> int:
+    mode, address = sys.argv[1:]
+    if mode == "mute":
+        sys.stderr.write("no such device\n")
+        return 3
+    if mode == "hang":
+        time.sleep(60)
+    return serve_child(lambda: _engine(mode), address, info={"model": "toy"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
