@@ -33,8 +33,8 @@ def config_page() -> str:
     parts = [
         "# Configuration\n\n",
         NOTE,
-        "One tree, built once from defaults, then a TOML file (`--config`), then flags. In the file an option stands\n"
-        "in its section's table; as a flag it has no section: `max_num_seqs` is `--max-num-seqs`. An unknown option is\n"
+        "One tree, built once from defaults, then a TOML file (`--config`), then flags. In the file an option is\n"
+        "in its section's table; a flag has no section: `max_num_seqs` is `--max-num-seqs`. An unknown option is\n"
         "an error that names the nearest one. `none` lifts an optional value.\n\n"
         "*profile* as a default means that the profile derives it from the model and the device, and says why:\n"
         "`paceline doctor` prints each value with its reason. The group is the one an experiment changes at a time,\n"

@@ -103,9 +103,14 @@ def coverage_page(path: Path, language: str) -> str:
 def _row(point: Point, language: str) -> str:
     words = WORDS[language]
     if point.done:
-        tests = ", ".join(f"`{test}`" for test in point.tests)
+        tests = ", ".join(_test_link(test) for test in point.tests)
         command = f"`{point.command}`" if point.command else ""
         cells = (command, tests, point.measured.get(language, words["not_measured"]), point.limit[language])
     else:
         cells = (words["not_yet"], "", "", "")
     return f"| {point.id} | {point.text[language]} | {' | '.join(cells)} |\n"
+
+
+def _test_link(test: str) -> str:
+    path, _, name = test.partition("::")
+    return f"[{name}](../../{path})"

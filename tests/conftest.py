@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("long")
 
 
+@cache
 def _why_missing(name: str) -> str | None:
     """None when the files of an embedded model are there, else what the hub says."""
     from paceline import hub
@@ -28,7 +30,7 @@ def _why_missing(name: str) -> str | None:
     from paceline.errors import PacelineError
 
     try:
-        hub.resolve(name, home=read_environment().home)
+        hub.resolve(name, read_environment().home, download=False)
     except PacelineError as error:
         return str(error)
     return None

@@ -16,13 +16,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": BASE,
     "sim": BASE | {"engine", "cost"},
     "runtime": BASE,
-    "llm": BASE | {"assemble", "text", "config"},
+    "llm": BASE | {"assemble", "text", "config", "cost"},  # cost: the ledger it shows
     "cli": BASE | {"assemble", "hub", "llm", "config", ""},  # "": the version
     "": BASE | {"llm"},  # paceline/__init__.py offers LLM, lazily
 }
 EVERYTHING = {"assemble"}  # the one file that picks concrete classes
 ALSO = {  # narrower than a whole package
     "paceline.runtime.loader": {"hub"},
+    "paceline.cli.bench_step": {"engine"},  # times the engine without a model
 }
 
 # Inside runtime: executor -> model_runner -> models -> layers -> kernels.

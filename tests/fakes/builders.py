@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from paceline.engine.scheduler import Scheduler
 from tests.fakes.byte_tokenizer import letter_bytes
 from tests.fakes.scripted_executor import ScriptedExecutor, scripted_caps
 from tests.fakes.toy_model import Draw, ToyModel
@@ -20,6 +19,7 @@ from paceline.engine.decisions import DecisionRing
 from paceline.engine.journal import StepJournal
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.loop import EngineCore, MaskSource
+from paceline.engine.scheduler import Scheduler
 from paceline.engine.settings import SchedulerSettings
 from paceline.sim import SimulatedExecutor, VirtualClock, seeded_oracle, simulated_caps
 

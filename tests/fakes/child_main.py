@@ -1,8 +1,8 @@
 """A real child process that serves the toy model: `python -m tests.fakes.child_main MODE ADDRESS`.
 
 Modes: `serve`; `slow` (each step takes 50 ms); `fail` (raises while starting); `mute` (says something on stderr and
-exits before it is ready); `hang` (never gets ready); `crash` (the executor raises at step 3); `exit` (the process is
-gone at step 3).
+exits before it is ready); `hang` (never gets ready); `crash` (the executor raises once three rows run together);
+`exit` (the process is gone then).
 """
 
 from __future__ import annotations
@@ -28,9 +28,16 @@ class _Slow(ScriptedExecutor):
         return super().submit(plan)
 
 
+class _Crashes(ScriptedExecutor):
+    def submit(self, plan: StepPlan) -> int:
+        if plan.num_rows >= 3:
+            raise RuntimeError("the device fell off the bus")
+        return super().submit(plan)
+
+
 class _Exits(ScriptedExecutor):
     def submit(self, plan: StepPlan) -> int:
-        if plan.step >= 3:
+        if plan.num_rows >= 3:
             sys.stderr.write("a device error nobody catches\n")
             sys.stderr.flush()
             os._exit(42)
@@ -42,10 +49,9 @@ def _engine(mode: str) -> EngineCore:
         raise ModelError("the model cannot be read", seen="model.gguf", expected="a GGUF file", fix="pull it again")
     built = scripted_engine(max_waiting_requests=50)
     executor: Any = built.executor
-    if mode == "crash":
-        executor.crash_at = 3
-    elif mode in ("slow", "exit"):
-        executor = (_Slow if mode == "slow" else _Exits)(executor.model, executor.caps)
+    modes = {"slow": _Slow, "crash": _Crashes, "exit": _Exits}
+    if mode in modes:
+        executor = modes[mode](executor.model, executor.caps)
     return EngineCore(built.scheduler, executor, WallClock())
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from tests.fakes.scripted_executor import ScriptedExecutor
+from tests.fakes.toy_model import ToyModel
 
 from paceline.contracts.ports import ExecutorCaps, StepShape
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult, decode, encode
 from paceline.sim import plan_shape
-from tests.fakes.scripted_executor import ScriptedExecutor
-from tests.fakes.toy_model import ToyModel
 
 
 class Hello(msgspec.Struct):
@@ -36,7 +36,7 @@ def receive(stream: BinaryIO) -> bytes:
 
 
 class RemoteExecutor:
-    """`contracts.ports.Executor`; plans go out at `sample`, with what the draw needs, and results come back in order."""
+    """`contracts.ports.Executor`. A call is a message: one letter, one encoded value. Only polls are answered."""
 
     def __init__(self, model: ToyModel, caps: ExecutorCaps) -> None:
         self.caps = caps
@@ -52,13 +52,15 @@ class RemoteExecutor:
         send(self._out, encode(Hello(caps, model.vocab_size, model.windows)))
 
     def submit(self, plan: StepPlan) -> int:
-        send(self._out, encode(plan))
+        send(self._out, b"p" + encode(plan))
         return plan.step
 
     def sample(self, handle: int, inputs: SampleInputs | None) -> None:
+        send(self._out, b"s" + encode(handle))
         send(self._out, encode(inputs))
 
     def poll(self, handle: int, *, block: bool = True) -> StepResult | None:
+        send(self._out, b"?" + encode(handle))
         result = decode(receive(self._in), StepResult)
         assert result.step == handle
         return result
@@ -77,10 +79,14 @@ def main() -> None:
     hello = decode(receive(stdin), Hello)
     executor = ScriptedExecutor(ToyModel(hello.vocab_size, hello.windows), hello.caps)
     while data := receive(stdin):
-        handle = executor.submit(decode(data, StepPlan))
-        executor.sample(handle, decode(receive(stdin), SampleInputs | None))
-        result = executor.poll(handle)
-        send(stdout, encode(result))
+        kind, body = data[:1], data[1:]
+        if kind == b"p":
+            executor.submit(decode(body, StepPlan))
+        elif kind == b"s":
+            inputs: SampleInputs | None = decode(receive(stdin), SampleInputs | None)  # type: ignore[arg-type]
+            executor.sample(decode(body, int), inputs)
+        else:
+            send(stdout, encode(executor.poll(decode(body, int))))
 
 
 if __name__ == "__main__":

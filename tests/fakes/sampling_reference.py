@@ -32,6 +32,13 @@ def reference_noise(seed: int, choice: int, position: int, ids: np.ndarray) -> n
     return -np.log(-np.log1p(-w))
 
 
+def mass_before(order: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """For each entry, the sum of `p` over entries strictly smaller in `order`."""
+    at = np.argsort(order, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(p[at])])
+    return sums[np.searchsorted(order[at], order, side="left")]
+
+
 def reference_kept(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
     """Scaled logits z [V] and which ids the filters keep [V]."""
     z = ((logits.astype(np.float32) - logits.max()) / np.float32(params.temperature)).astype(np.float64)
@@ -40,8 +47,7 @@ def reference_kept(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarr
         keep &= z >= np.sort(z)[::-1][params.top_k - 1]
     p = np.where(keep, np.exp(z), 0.0)
     if params.top_p < 1.0:
-        above = np.asarray([p[z > value].sum() for value in z])
-        keep &= above < params.top_p * p.sum()
+        keep &= mass_before(-z, p) < params.top_p * p.sum()
     if params.min_p > 0.0:
         keep &= np.exp(z) >= params.min_p
     if params.typical_p < 1.0:
@@ -49,8 +55,7 @@ def reference_kept(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarr
         p /= p.sum()
         logp = np.log(p, out=np.zeros_like(p), where=p > 0)
         distance = np.where(keep, np.abs(-logp + (p * logp).sum()), np.inf)
-        nearer = np.asarray([p[distance < d].sum() for d in distance])
-        keep &= nearer < params.typical_p
+        keep &= mass_before(distance, p) < params.typical_p
     return z, keep
 
 

@@ -26,8 +26,15 @@ def mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> U64(31))
 
 
+_MASK = (1 << 64) - 1
+
+
 def _mix1(x: int) -> int:
-    return int(mix(np.asarray([x & 0xFFFFFFFFFFFFFFFF], dtype=U64))[0])
+    """`mix` of one number, in Python integers."""
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from tests.fakes.builders import EOS, VOCAB, make_request, make_scheduler, reference
@@ -25,8 +26,10 @@ from paceline.contracts.step import StepPlan, decode
 from paceline.engine.journal import Planned, StepJournal, read_events, replay
 
 TOKEN_BYTES = letter_bytes(VOCAB, (EOS,))
-slow = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
-quick = settings(slow, max_examples=50)
+# the same examples at every run; the long test draws new ones
+slow = settings(deadline=None, max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(slow, max_examples=60)
+fresh = settings(deadline=None, max_examples=3000, suppress_health_check=list(HealthCheck))
 
 
 def serial(request: Request, windows: tuple[int | None, ...], longest: int) -> Ending:
@@ -71,6 +74,13 @@ def test_law_1_any_schedule_gives_the_text_of_one_request_at_a_time(script: Scri
     check_serial_equivalence(script, run_script(script))
 
 
+@pytest.mark.long
+@fresh
+@given(scripts())
+def test_law_1_holds_for_new_examples(script: Script) -> None:
+    check_serial_equivalence(script, run_script(script))
+
+
 @slow
 @given(scripts())
 def test_laws_2_and_3_the_ledger_balances_and_everything_ends(script: Script) -> None:
@@ -108,8 +118,8 @@ def test_law_6_positions_served_are_counted_once(script: Script) -> None:
         kept = usage.computed_tokens - usage.wasted_tokens
         served = request.num_prompt + len(request.prior_output) + usage.output_tokens - 1
         note(f"request {request.request_id}: {usage}")
-        if usage.preemptions:
-            # a resume may hit blocks that others computed meanwhile
+        if usage.preemptions and script.engine["prefix_caching"]:
+            # a resume may hit blocks that others computed meanwhile: nobody computed those for it
             assert kept + usage.cached_tokens + usage.restored_tokens <= served
         else:
             assert kept + usage.cached_tokens + usage.restored_tokens == served
@@ -141,12 +151,12 @@ def test_law_5_a_replay_of_the_journal_gives_the_same_plans(script: Script) -> N
 
 
 @quick
-@given(scripts(), st.sampled_from(["cache_salt", "adapter_digest"]), st.booleans())
-def test_law_4_nothing_is_hit_across_salts_or_adapters(script: Script, field: str, alike: bool) -> None:
-    """The same prompt over and over, each time in another domain: no hit. In the same domain: hits (the control)."""
+@given(scripts(), st.booleans())
+def test_law_4_nothing_is_hit_across_salts(script: Script, alike: bool) -> None:
+    """The same prompt over and over, each time with another salt: no hit. With the same: hits (the control)."""
     prompt = [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12]
-    room = {"num_blocks": 60, "prefix_caching": True, "max_wait_ms": 0.0}
-    requests = [make_request(i, prompt, 3, **{field: b"same" if alike else b"%d" % i}) for i in range(4)]
+    room = {"num_blocks": 80, "prefix_caching": True, "max_wait_ms": 0.0}
+    requests = [make_request(i, prompt, 3, cache_salt=b"same" if alike else b"%d" % i) for i in range(4)]
     run = run_script(Script({**script.engine, **room}, script.drafts, {8 * i: [r] for i, r in enumerate(requests)}))
     cached = [run.finished[i].last.usage for i in range(4)]
     hits = [usage.cached_tokens for usage in cached if usage is not None]
@@ -154,7 +164,7 @@ def test_law_4_nothing_is_hit_across_salts_or_adapters(script: Script, field: st
     assert hits == [0, 0, 0, 0] if not alike else sum(hits) > 0
 
 
-def test_law_4_another_revision_or_kv_dtype_is_another_domain() -> None:
+def test_law_4_each_part_of_the_domain_changes_every_key() -> None:
     ids = np.arange(8, dtype=np.int32)
     domains = [
         CacheDomain(model_revision=revision, kv_dtype=dtype, adapter_digest=adapter, salt=salt)

@@ -143,6 +143,7 @@ def _within(option: Option, value: float) -> bool:
         and (option.ge is None or value >= option.ge)
         and (option.gt is None or value > option.gt)
         and (option.le is None or value <= option.le)
+        and (not option.power_of_two or int(value).bit_count() == 1)
     )
 
 

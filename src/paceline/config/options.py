@@ -31,6 +31,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
+    power_of_two: bool = False
 
     @property
     def optional(self) -> bool:
@@ -54,6 +55,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
             words.append(f"above {self.gt:g}")
         if self.le is not None:
             words.append(f"at most {self.le:g}")
+        if self.power_of_two:
+            words.append("a power of two")
         return ", ".join(words) + (", or none" if self.optional else "")
 
 

@@ -182,19 +182,7 @@ class _Resolver:
                 source="profile",
                 reason=f"cut to max_num_batched_tokens = {budget}, which was set",
             )
-        minimum = max(1, int(chunk * goal.min_prefill_share))
-        minimum = self.knob(
-            "min_prefill_tokens",
-            s.min_prefill_tokens,
-            minimum,
-            f"{goal.min_prefill_share:.0%} of a chunk of {chunk}: prompts move even when every row decodes",
-        )
-        if minimum > budget:
-            raise ConfigError(
-                "min_prefill_tokens is larger than a step",
-                seen=f"{minimum} > max_num_batched_tokens = {budget}",
-                fix=f"lower min_prefill_tokens to at most {budget}",
-            )
+        minimum = self.min_prefill(chunk, budget, rows)
         priority = self.knob(
             "prefill_priority",
             s.prefill_priority,
@@ -297,6 +285,21 @@ class _Resolver:
             )
         return int(self.knob("prefill_chunk_tokens", self.config.scheduling.prefill_chunk_tokens, value, reason))
 
+    def min_prefill(self, chunk: int, budget: int, rows: int) -> int:
+        share, room = self.goal.min_prefill_share, budget - rows + 1  # beside every other row's token
+        value = max(1, int(chunk * share))
+        reason = f"{share:.0%} of a chunk of {chunk}: prompts move even when every row decodes"
+        if value > room:
+            value, reason = room, f"what a step of {budget} tokens holds beside {rows - 1} decoding rows"
+        explicit = self.config.scheduling.min_prefill_tokens
+        if explicit is not None and explicit > room:
+            raise ConfigError(
+                "min_prefill_tokens and the other rows' tokens are more than a step",
+                seen=f"{explicit} + {rows - 1} > max_num_batched_tokens = {budget}",
+                fix=f"lower min_prefill_tokens to at most {room}, lower max_num_seqs or raise max_num_batched_tokens",
+            )
+        return int(self.knob("min_prefill_tokens", explicit, value, reason))
+
     def reserve(self, rows: int, context: int, room: int) -> float:
         value = self.goal.reuse
         if not self.config.cache.enable_prefix_caching:
@@ -304,9 +307,7 @@ class _Resolver:
         elif self.device.kind == "cuda":
             running = rows * self.roof.kv_bytes(context)
             value = round(max(value, room / running - 1), 2)
-            reason = (
-                f"all {room / MIB:.0f} MiB that weights leave, beyond {running / MIB:.0f} MiB for running rows"
-            )
+            reason = f"all {room / MIB:.0f} MiB that weights leave, beyond {running / MIB:.0f} MiB for running rows"
         else:
             reason = f"{value:g} times the running sequences' KV; more would take memory from other processes"
         return float(self.knob("prefix_cache_reserve", self.config.cache.prefix_cache_reserve, value, reason))

@@ -40,9 +40,18 @@ def option(
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
+    power_of_two: bool = False,
 ) -> msgspec.Meta:
     """Metadata of one option. `derived`: None lets the profile choose. The bounds are checked by `load.check_value`."""
-    extra: dict[str, Any] = {"group": group, "unit": unit, "derived": derived, "ge": ge, "gt": gt, "le": le}
+    extra: dict[str, Any] = {
+        "group": group,
+        "unit": unit,
+        "derived": derived,
+        "ge": ge,
+        "gt": gt,
+        "le": le,
+        "power_of_two": power_of_two,
+    }
     return msgspec.Meta(description=doc, extra=extra)
 
 
@@ -73,7 +82,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             "kv",
             unit="tokens",
             derived=True,
-            ge=1,
+            ge=2,
         ),
     ] = None
 
@@ -81,7 +90,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """KV cache and memory."""
 
-    block_size: Annotated[int, option("Tokens of a KV block.", "kv", unit="tokens", ge=1, le=256)] = 16
+    block_size: Annotated[
+        int, option("Tokens of a KV block.", "kv", unit="tokens", ge=1, le=256, power_of_two=True)
+    ] = 16
     kv_cache_dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"],
         option("Type of cached K and V. auto: the compute type.", "quantisation"),
@@ -103,7 +114,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     expected_context: Annotated[
         int | None,
         option(
-            "KV is sized for max_num_seqs sequences of this many tokens at least, memory permitting.",
+            "KV is sized for max_num_seqs sequences of this many tokens, memory permitting.",
             "kv",
             unit="tokens",
             derived=True,
@@ -148,7 +159,7 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True):
             "batch",
             unit="tokens",
             derived=True,
-            ge=0,
+            ge=1,
         ),
     ] = None
     prefill_priority: Annotated[

@@ -167,7 +167,7 @@ class TracePrompt(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
 Prompt: TypeAlias = TokenPrompt | TracePrompt
 
 
-def block_keys(prompt: Prompt, domain: CacheDomain, block_size: int) -> list[BlockKey]:
+def prompt_keys(prompt: Prompt, domain: CacheDomain, block_size: int) -> list[BlockKey]:
     """Chained keys of the prompt's full blocks, as far as its content is known exactly."""
     keys: list[BlockKey] = []
     parent = root_key(domain)
@@ -177,6 +177,11 @@ def block_keys(prompt: Prompt, domain: CacheDomain, block_size: int) -> list[Blo
         parent = chain_key(parent, data[4 * begin : 4 * end], prompt.key_extras(begin, end))
         keys.append(parent)
     return keys
+
+
+def block_keys(ids: np.ndarray, spans: Sequence[MediaSpan], domain: CacheDomain, block_size: int) -> list[BlockKey]:
+    """The same for a prompt given by its ids and media spans."""
+    return prompt_keys(TokenPrompt(ids=ids, spans=tuple(spans)), domain, block_size)
 
 
 PersistClass = Literal["never", "local", "any"]

@@ -10,7 +10,7 @@ import msgspec
 from paceline.contracts.specs import ModelSpec
 from paceline.cost.memory import format_bytes
 
-LOGITS_COPIES = 4  # raw logits, their processed copy, the sorted copy, log-probabilities: all float32
+LOGITS_COPIES = 5  # float32: logits, the raw copy kept for log-probabilities, rows taken of it, exp of those, a mask
 
 
 class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ def activation_bytes(
                     + copies x 2 G k b      G gathered positions of K and of V
                     + 2 x 4 x scores        float32 scores and their exponentials
           mlp       T 3 m b                 gate, up and their product
-        logits      4 copies x S V x 4      float32: raw, processed, sorted, log-probabilities; 2 without logprobs
+        logits      5 copies x S V x 4      float32, with log-probabilities; 3 without (logits, rows taken, exp)
     """
     query = spec.num_heads * spec.head_dim
     kv = spec.num_kv_heads * spec.head_dim
@@ -66,7 +66,7 @@ def activation_bytes(
     scores = 2 * 4 * attention.score_elements
     mlp = step.num_tokens * 3 * spec.intermediate_size * dtype_bytes
     layer = max(projections + gathered + scores, mlp)
-    copies = LOGITS_COPIES if step.logprobs else 2
+    copies = LOGITS_COPIES if step.logprobs else 3
     logits = copies * step.num_logit_rows * spec.vocab_size * 4
     how = (
         f"worst step: {step.num_tokens} tokens, {step.num_rows} rows, context {step.context_tokens}; hidden "

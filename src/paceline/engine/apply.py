@@ -122,6 +122,8 @@ class Applier:
             ids, kept, hold_bytes = rules.matcher.take(everything=finish is not None)
         shown = kept if state.wants_logprobs else None
         if finish is not None:
+            if rules.matcher is not None and rules.matcher.num_dropped:
+                self._waste(state, rules.matcher.num_dropped)
             self._end(state, finish, ids, shown, now)
         elif ids or hold_bytes != state.hold_bytes:
             self._life.emit(state, ids, shown, now).hold_bytes = hold_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -43,6 +43,18 @@ class _FlatCost:
         pass
 
 
+class InputBuild(Protocol):
+    """The executor's host work for a step, if a runtime lends it: from columns to inputs, and taking the tokens in."""
+
+    def build(self, plan: StepPlan) -> object: ...
+
+    def append(self, result: StepResult) -> object: ...
+
+
+MakeInputBuild: TypeAlias = Callable[[KVLayout, int, int], InputBuild]
+"""(layout, rows, longest sequence) -> a fresh one."""
+
+
 def make_result(plan: StepPlan) -> StepResult:
     """A result for a plan without drafts: each row that draws gets a token nobody stops at."""
     rows = plan.row[plan.sample > 0]
@@ -55,12 +67,15 @@ def make_result(plan: StepPlan) -> StepResult:
     )
 
 
-def _scheduler(rows: int, num_tokens: int) -> Scheduler:
+def _layout(rows: int, num_tokens: int) -> KVLayout:
     block_size = 16
-    blocks = (rows + 1) * (num_tokens // block_size + 2)
     group = KVGroupSpec(kind="full", layers=(0,), block_size=block_size, bytes_per_block=1)
+    return KVLayout(groups=(group,), num_blocks=(rows + 1) * (num_tokens // block_size + 2))
+
+
+def _scheduler(layout: KVLayout, rows: int, num_tokens: int) -> Scheduler:
     caps = ExecutorCaps(
-        layout=KVLayout(groups=(group,), num_blocks=blocks),
+        layout=layout,
         max_rows=rows,
         max_tokens=max(2048, rows + 1),
         vocab_size=_VOCAB,
@@ -84,18 +99,19 @@ def measure(
     waiting: int,
     *,
     steps: int = 200,
-    build: Callable[[StepPlan], object] | None = None,
+    make_build: MakeInputBuild | None = None,
 ) -> dict[str, float]:
-    """Median microseconds per part over `steps` decode steps. `build` is the executor's input build, if there is one;
-    it sees every plan from the first on."""
+    """Median microseconds per part over `steps` decode steps."""
     warm = 20
     tokens = _PROMPT_TOKENS + steps + warm + 4 * rows
-    scheduler = _scheduler(rows, tokens + 1)
+    layout = _layout(rows, tokens + 1)
+    scheduler = _scheduler(layout, rows, tokens + 1)
+    inputs = make_build(layout, rows, tokens + 1) if make_build is not None else None
     for request_id in range(rows + waiting):
         scheduler.add(_request(request_id, tokens - _PROMPT_TOKENS), 0.0)
     now = 0.0
     parts: dict[str, list[float]] = {"plan": [], "apply": [], "encode": []}
-    if build is not None:
+    if inputs is not None:
         parts["input build"] = []
     measured = 0
     while measured < steps + warm:
@@ -104,10 +120,11 @@ def measure(
         scheduler.expire(now)
         plan = scheduler.plan(now)
         planned = time.perf_counter()
-        if build is not None:
-            build(plan)
-        built = time.perf_counter()
         result = make_result(plan)
+        building = time.perf_counter()
+        if inputs is not None:
+            inputs.build(plan)
+            inputs.append(result)
         applying = time.perf_counter()
         scheduler.apply(result, now)
         scheduler.outputs()
@@ -119,8 +136,8 @@ def measure(
             continue
         parts["plan"].append(planned - begin)
         parts["apply"].append(applied - applying)
-        if build is not None:
-            parts["input build"].append(built - planned)
+        if inputs is not None:
+            parts["input build"].append(applying - building)
         encoding = time.perf_counter()
         encode(plan)
         parts["encode"].append(time.perf_counter() - encoding)
@@ -132,19 +149,18 @@ def run(
     waiting: int = 10_000,
     *,
     steps: int = 200,
-    make_build: Callable[[int], Callable[[StepPlan], object]] | None = None,
+    make_build: MakeInputBuild | None = None,
 ) -> list[dict[str, Any]]:
     """One entry per row count, with nobody waiting and with `waiting` requests.
 
     Keys: `rows`, `waiting`, `parts` (name -> median µs), `host_ms` (their sum, `encode` excluded: it is paid only when
-    the executor is in another process), `limit_ms` (None where no limit is set). `make_build(rows)` gives the input
-    build to measure with them.
+    the executor is in another process), `limit_ms` (None where no limit is set). `make_build` lends the runtime's
+    input build, to be measured with them.
     """
     table: list[dict[str, Any]] = []
     for num_rows in rows:
         for num_waiting in dict.fromkeys((0, waiting)):
-            build = make_build(num_rows) if make_build is not None else None
-            parts = measure(num_rows, num_waiting, steps=steps, build=build)
+            parts = measure(num_rows, num_waiting, steps=steps, make_build=make_build)
             host_ms = sum(us for name, us in parts.items() if name != "encode") / 1000
             table.append(
                 {

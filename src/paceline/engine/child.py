@@ -18,6 +18,7 @@ import zmq
 
 from paceline.contracts.step import encode
 from paceline.engine.loop import EngineCore
+from paceline.engine.watchdog import Watchdog
 from paceline.engine.wire import (
     CALLS_SUFFIX,
     OUTPUTS_SUFFIX,
@@ -48,11 +49,13 @@ def serve_child(
     *,
     info: Mapping[str, Any] | Callable[[EngineCore], Mapping[str, Any]] | None = None,
     watch_parent: bool = True,
+    stall_limit_s: float = 120.0,
 ) -> int:
     """Serve one client at `address` (a ZMQ endpoint without its suffix) until it says so or is gone.
 
     `core` may be a function that builds the engine: then what it raises reaches the client as its start-up error.
-    `info` goes to the client when the engine is up. Returns the exit status for the process.
+    `info` goes to the client when the engine is up. A step longer than `stall_limit_s` is told on stderr and in
+    `stats().stalled`. Returns the exit status for the process.
     """
     context = zmq.Context()
     calls, outputs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
@@ -73,7 +76,8 @@ def serve_child(
         server = _Server(engine, calls, stop)
         server.start()
         try:
-            status = _run(engine, outputs, server.wake, stop)
+            with Watchdog(engine, engine.clock, limit_s=stall_limit_s, report=_say):
+                status = _run(engine, outputs, server.wake, stop)
         finally:
             stop.set()
             server.join()
@@ -124,6 +128,7 @@ class _Server(threading.Thread):
                 reply = Reply(error=WireError.of(error))
             self._calls.send(encode(reply))
             self.wake.set()
+        self.wake.set()  # the loop may be asleep
 
     def _answer(self, call: Call) -> bytes:
         core = self._core
@@ -146,6 +151,11 @@ class _Server(threading.Thread):
         return b""
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"paceline: {text}\n")
+    sys.stderr.flush()
+
+
 def _watch_parent(stop: threading.Event) -> None:
     """End this process when the parent has gone: stdin, a pipe whose other end it holds, is closed, or we have a new
     parent (a fork of the old one may still hold the pipe)."""
@@ -156,5 +166,5 @@ def _watch_parent(stop: threading.Event) -> None:
             break
     stop.set()
     time.sleep(_PARENT_GRACE_S)
-    sys.stderr.write("paceline: the parent process is gone and a step does not end; leaving\n")
+    _say("the parent process is gone and a step does not end; leaving")
     os._exit(1)

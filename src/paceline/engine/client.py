@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -18,9 +13,9 @@ from paceline.contracts.decision import Decision
 from paceline.contracts.ports import EngineStats
 from paceline.contracts.request import FinishReason, Request, RequestOutput
 from paceline.contracts.step import decode, encode
+from paceline.engine.child_process import ChildProcess
+from paceline.engine.watchdog import Watchdog
 from paceline.engine.wire import (
-    CALLS_SUFFIX,
-    OUTPUTS_SUFFIX,
     Abort,
     AskDecisions,
     AskStats,
@@ -38,23 +33,21 @@ from paceline.engine.wire import (
 from paceline.errors import EngineDeadError, EngineError, PacelineError, RequestError
 
 if TYPE_CHECKING:
-    import zmq
-
     from paceline.engine.loop import EngineCore
 
 _SLICE_MS = 50  # how often a waiting client looks whether the child still lives
-_MAX_IPC_PATH = 90  # bytes; the system's limit for a socket path is 107
 
 
 class InProcessClient:
     """The engine in this process. By default it steps in the caller's thread while outputs are pulled; with
-    `background=True` a thread of its own steps whenever there is work."""
+    `background=True` a thread of its own steps whenever there is work, under a watchdog (`stats().stalled`)."""
 
-    def __init__(self, core: EngineCore, *, background: bool = False) -> None:
+    def __init__(self, core: EngineCore, *, background: bool = False, stall_limit_s: float = 120.0) -> None:
         self._core = core
+        self._stall_limit_s = stall_limit_s
         self._ready: deque[RequestOutput] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         if background:
             self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
@@ -110,7 +103,7 @@ class InProcessClient:
         return not self._core.has_work
 
     def close(self) -> None:
-        self._closed = True
+        self._stop.set()
         self._notify()
         if self._thread is not None:
             self._thread.join()
@@ -139,88 +132,18 @@ class InProcessClient:
                 return
 
     def _run(self) -> None:
-        while not self._closed:
-            wait_s = self._core.idle_s()
-            with self._changed:
-                if wait_s != 0.0:
-                    # a submit between the question and here is seen by asking again under the condition's lock
-                    self._changed.wait_for(lambda: self._closed or self._core.idle_s() == 0.0, wait_s)
-            if self._closed:
-                break
-            news = self._core.step()
-            with self._changed:
-                self._ready.extend(news)
-                self._changed.notify_all()
-
-
-class _Child:
-    """The process, its private folder and sockets: everything that must go when the client does."""
-
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str] | None) -> None:
-        import zmq
-
-        base = tempfile.gettempdir()
-        self.folder = tempfile.mkdtemp(prefix="paceline-", dir=base if len(base) < _MAX_IPC_PATH - 20 else "/tmp")
-        self.context = zmq.Context()
-        self.calls: zmq.Socket[bytes] = self.context.socket(zmq.PAIR)
-        self.outputs: zmq.Socket[bytes] = self.context.socket(zmq.PAIR)
-        self.stderr_tail: deque[str] = deque(maxlen=40)
-        address = f"ipc://{self.folder}/engine"  # mkdtemp makes the folder with mode 0700
-        for socket, suffix in ((self.calls, CALLS_SUFFIX), (self.outputs, OUTPUTS_SUFFIX)):
-            socket.linger = 0
-            socket.sndtimeo = 5000
-            socket.bind(address + suffix)
-        try:
-            # its own session: a Ctrl-C is ours to handle. Its stdin closes when we die, which it takes as its end
-            self.process = subprocess.Popen(
-                [*argv, address],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=None if environment is None else {**os.environ, **environment},
-                start_new_session=True,
-                text=True,
-                errors="replace",
-            )
-        except OSError as error:
-            self.remove_files()
-            raise EngineError("the engine process cannot be started", seen=f"{argv}: {error}") from error
-        self._reader = threading.Thread(target=self._read_stderr, name="paceline-stderr", daemon=True)
-        self._reader.start()
-
-    def _read_stderr(self) -> None:
-        """Pass the child's stderr on, and keep its end for error messages."""
-        stream = self.process.stderr
-        assert stream is not None
-        for line in stream:
-            self.stderr_tail.append(line)
-            sys.stderr.write(line)
-
-    def last_words(self) -> str:
-        self._reader.join(timeout=1.0)
-        return "".join(self.stderr_tail).strip()
-
-    def end(self, grace_s: float) -> None:
-        """Close stdin, wait, then insist. The process is reaped when this returns."""
-        process = self.process
-        if process.stdin is not None:
-            process.stdin.close()
-        for insist in (process.terminate, process.kill, None):
-            try:
-                process.wait(timeout=grace_s)
-                break
-            except subprocess.TimeoutExpired:
-                if insist is not None:
-                    insist()
-        self._reader.join(timeout=1.0)
-        if process.stderr is not None:
-            process.stderr.close()
-        self.remove_files()
-
-    def remove_files(self) -> None:
-        self.calls.close()
-        self.outputs.close()
-        self.context.term()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with Watchdog(self._core, self._core.clock, limit_s=self._stall_limit_s):
+            while not self._stop.is_set():
+                wait_s = self._core.idle_s()
+                with self._changed:
+                    if wait_s != 0.0:
+                        # a submit between the question and here is seen by asking again under the condition's lock
+                        self._changed.wait_for(lambda: self._stop.is_set() or self._core.idle_s() == 0.0, wait_s)
+                        continue
+                news = self._core.step()
+                with self._changed:
+                    self._ready.extend(news)
+                    self._changed.notify_all()
 
 
 class ChildClient:
@@ -246,7 +169,7 @@ class ChildClient:
         self._call_lock = threading.Lock()
         self._pump_lock = threading.Lock()
         self._state_lock = threading.Lock()
-        self._child = _Child(argv, environment)
+        self._child = ChildProcess(argv, environment)
         self._finalizer = weakref.finalize(self, self._child.end, 1.0)
         try:
             self.info = self._handshake(start_timeout_s)

@@ -123,8 +123,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 def replay(
     data: bytes,
     make_scheduler: Callable[[], Scheduler],
-    *,
-    reset_cache: Callable[[Scheduler, float], object] | None = None,
 ) -> Replay:
     """Feed a fresh scheduler the recorded events; raise EngineError at the first plan that differs.
 
@@ -145,8 +143,7 @@ def replay(
         elif isinstance(event, Aborted):
             scheduler.abort(event.request_id, event.now)
         elif isinstance(event, CacheReset):
-            assert reset_cache is not None
-            reset_cache(scheduler, event.now)
+            scheduler.reset_prefix_cache(event.now)
         elif isinstance(event, Planned):
             scheduler.expire(event.now)
             plan = scheduler.plan(event.now)

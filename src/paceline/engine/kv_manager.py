@@ -330,6 +330,11 @@ class KVManager:
         """Blocks that growth or a new request may take now: free or cached, and not promised."""
         return self._pool.available
 
+    @property
+    def num_limbo(self) -> int:
+        """Blocks that come back when steps in flight are done."""
+        return self._pool.num_limbo
+
     def stats(self) -> KVStats:
         pool = self._pool
         return KVStats(

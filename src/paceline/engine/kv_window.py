@@ -1,8 +1,8 @@
 """How a sliding window pays for its blocks: its promise is a peak, not a sum, because it drops blocks as it goes.
 
-While a sequence runs to the end of its known tokens, its own blocks in a window group plus what is still promised to it
-add up to the peak, or to all that is left to come. *Own* blocks are those it took out of the pool under the promise (new
-ones, and hits that nobody held); they are *backed*: when the window leaves one behind, one more is promised in its
+While a sequence runs to the end of its known tokens, its own blocks in a window group and what is still promised to it
+add up to the peak, or to all that is left to come. *Own* blocks are those it took out of the pool under the promise:
+new ones, and hits that nobody held. They are *backed*: when the window leaves one behind, one more is promised in its
 stead. The pool sees to it that this is always possible (`BlockPool.back`). Hits that others hold are not backed, as
 dropping them may bring nothing back.
 """

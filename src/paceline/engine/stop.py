@@ -87,7 +87,18 @@ class StopAutomaton:
 class StopMatcher:
     """One request's stop strings over its output, and the tokens that wait because of them."""
 
-    __slots__ = ("_automaton", "_bytes", "_handed_end", "_held", "_include", "_node", "_total", "cut_bytes", "found")
+    __slots__ = (
+        "_automaton",
+        "_bytes",
+        "_handed_end",
+        "_held",
+        "_include",
+        "_node",
+        "_total",
+        "cut_bytes",
+        "found",
+        "num_dropped",
+    )
 
     def __init__(self, automaton: StopAutomaton, token_bytes: Sequence[bytes], *, include_stop: bool = False) -> None:
         self._automaton = automaton
@@ -99,6 +110,7 @@ class StopMatcher:
         self._handed_end = 0  # end byte of the last token handed out
         self.found: bytes | None = None  # the stop string that ended it
         self.cut_bytes = 0  # how much of the kept tokens' text belongs to the stop, or lies after it
+        self.num_dropped = 0  # tokens that lay within the stop
 
     def push(self, token: int, logprob: TokenLogprob | None, *, may_stop: bool) -> bool:
         """Take one accepted token; True if a stop string ends in it. With `may_stop` false a match is forgotten."""
@@ -130,6 +142,7 @@ class StopMatcher:
         keep_to = end if self._include else end - len(pattern)
         while self._held and not _begins_before(self._held[-1], keep_to):
             self._held.pop()
+            self.num_dropped += 1
         last_end = self._held[-1][3] if self._held else self._handed_end
         self.cut_bytes = max(0, last_end - keep_to)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from paceline.contracts.ports import Clock
@@ -10,15 +11,20 @@ from paceline.engine.loop import EngineCore
 
 
 class Watchdog:
-    """Marks `core` slow once its running step is older than `limit_s`; the end of the step clears the mark.
+    """Marks `core` slow once its running step is older than `limit_s`; the end of the step clears the mark. `report`
+    is told once per such step.
 
     It cannot end a hung kernel. It makes the hang visible: `healthy` turns false, `trouble` holds the last decisions.
     """
 
-    def __init__(self, core: EngineCore, clock: Clock, *, limit_s: float = 60.0) -> None:
+    def __init__(
+        self, core: EngineCore, clock: Clock, *, limit_s: float = 120.0, report: Callable[[str], None] | None = None
+    ) -> None:
         self._core = core
         self._clock = clock
         self._limit_s = limit_s
+        self._report = report
+        self._reported: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="paceline-watchdog", daemon=True)
 
@@ -31,9 +37,11 @@ class Watchdog:
         if seconds <= self._limit_s:
             return True
         # no lock is taken: the thread that hangs may hold it
-        self._core.mark_slow(
-            f"a step has been running for {seconds:.1f} s (limit {self._limit_s:g} s)\n{self._core.dump()}"
-        )
+        why = f"a step has been running for {seconds:.1f} s (limit {self._limit_s:g} s)\n{self._core.dump()}"
+        self._core.mark_slow(why)
+        if self._report is not None and since != self._reported:
+            self._reported = since
+            self._report(why)
         return False
 
     def __enter__(self) -> Watchdog:

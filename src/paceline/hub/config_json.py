@@ -1,8 +1,8 @@
 """`ModelSpec` from the config.json of a Hugging Face folder.
 
 Only what changes arithmetic, memory or limits is read; other keys are ignored. What would change arithmetic and is not
-built (quantised checkpoints, partial rotation, bidirectional attention) is refused by name. Missing keys have the default
-that transformers gives them, because published files leave out what equals it.
+built (quantised checkpoints, partial rotation, bidirectional attention) is refused by name. Missing keys have the
+default that transformers gives them, because published files leave out what equals it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def spec_from_config(
     family, defaults = MODEL_TYPES[model_type]
     get = Fields(config, where, defaults)
     if get.flag("use_bidirectional_attention"):
-        raise UnsupportedError(f"{where} attends in both directions", seen="use_bidirectional_attention", expected="a causal model")
+        raise UnsupportedError(
+            f"{where} attends in both directions", seen="use_bidirectional_attention", expected="a causal model"
+        )
 
     hidden_size, num_heads = get.integer("hidden_size"), get.integer("num_attention_heads")
     num_kv_heads = num_heads if get.get("num_key_value_heads") is None else get.integer("num_key_value_heads")
@@ -116,7 +118,9 @@ def spec_from_config(
     gemma = family.startswith("gemma")
     activation = get.get("hidden_activation") or get.get("hidden_act") or "silu"
     if activation not in ACTIVATIONS:
-        raise UnsupportedError(f"{where} uses an unknown activation", seen=activation, expected=f"one of {', '.join(ACTIVATIONS)}")
+        raise UnsupportedError(
+            f"{where} uses an unknown activation", seen=activation, expected=f"one of {', '.join(ACTIVATIONS)}"
+        )
     eos = Fields(generation or {}, where).token_ids("eos_token_id") + get.token_ids("eos_token_id")
     eos += Fields(outer, where).token_ids("eos_token_id")
     full = next((layer.rope for layer in layers if layer.attention == "full"), layers[0].rope)
@@ -163,7 +167,9 @@ def _layers(get: Fields, family: str, model_type: str, max_position: int) -> tup
         if not isinstance(types, list) or len(types) != num_layers or not all(isinstance(t, str) for t in types):
             raise get.wrong("layer_types", types, f"a list of {num_layers} names")
         if unknown := [t for t in types if t not in known]:
-            raise UnsupportedError(f"{get.where} has layers of an unknown type", seen=unknown[0], expected=" or ".join(known))
+            raise UnsupportedError(
+                f"{get.where} has layers of an unknown type", seen=unknown[0], expected=" or ".join(known)
+            )
         sliding = [known[t] for t in types]
     elif family.startswith("gemma"):
         pattern = get.integer("sliding_window_pattern")
@@ -190,9 +196,12 @@ def _ropes(get: Fields, family: str, max_position: int) -> dict[str, RopeSpec]:
     params = get.get("rope_scaling") or get.get("rope_parameters") or {}
     if not isinstance(params, Mapping):
         raise get.wrong("rope_parameters", params, "an object")
-    if isinstance(original := get.get("original_max_position_embeddings"), int):
-        params = {**params, "original_max_position_embeddings": original}
-    nested = {kind: params[kind] for kind in ("full_attention", "sliding_attention") if isinstance(params.get(kind), Mapping)}
+    # Keys that some configurations keep outside.
+    outside = {key: get.get(key) for key in ("original_max_position_embeddings", "partial_rotary_factor")}
+    params = {**params, **{key: value for key, value in outside.items() if value is not None}}
+    nested = {
+        kind: params[kind] for kind in ("full_attention", "sliding_attention") if isinstance(params.get(kind), Mapping)
+    }
     local_theta = get.number("rope_local_base_freq", 10_000.0) if family == "gemma3" else theta
     thetas = {"full_attention": theta, "sliding_attention": local_theta}
     ropes = {}

@@ -17,8 +17,8 @@ from paceline.hub.safetensors_file import DTYPES, read_header
 def describe(files: ModelFiles) -> ModelSpec:
     """The architecture with its sizes, stop tokens and the digest of its content.
 
-    Every tensor of the weight files is checked against the size of its file. Raises UnsupportedError for an architecture,
-    feature or tensor type that is not built, ModelError for files that are cut off, corrupt or missing.
+    Every tensor of the weight files is checked against the size of its file. Raises UnsupportedError for an
+    architecture, feature or tensor type that is not built, ModelError for files that are cut off, corrupt or missing.
     """
     if files.path.is_dir():
         return _describe_folder(files)
@@ -56,7 +56,9 @@ def _describe_folder(files: ModelFiles) -> ModelSpec:
                 )
             owner[tensor.name] = shard
             bytes_by_dtype[tensor.dtype] = bytes_by_dtype.get(tensor.dtype, 0) + tensor.num_bytes
-            regions.append(revision.Region(f"{tensor.name} {tensor.dtype} {tensor.shape}", tensor.offset, tensor.num_bytes))
+            regions.append(
+                revision.Region(f"{tensor.name} {tensor.dtype} {tensor.shape}", tensor.offset, tensor.num_bytes)
+            )
         weights.append((shard, regions))
     most = max(bytes_by_dtype, key=lambda dtype: bytes_by_dtype[dtype], default=None)
     return spec_from_config(

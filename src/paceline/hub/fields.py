@@ -60,4 +60,9 @@ class Fields:
         return tuple(ids)
 
     def wrong(self, key: str, value: object, expected: str) -> ModelError:
-        return ModelError(f"{self.where} has no usable {key!r}", seen=value, expected=expected, fix="check the file against the original")
+        return ModelError(
+            f"{self.where} has no usable {key!r}",
+            seen=value,
+            expected=expected,
+            fix="check the file against the original",
+        )

@@ -1,7 +1,7 @@
 """The files of one model on disk: which kind they are and which hold weights. Looks, never downloads.
 
-Weights come from safetensors or GGUF files alone. Pickled checkpoints (.bin, .pt, .pth) can run code when they are read, so
-they are refused by name.
+Weights come from safetensors or GGUF files alone. Pickled checkpoints (.bin, .pt, .pth) can run code when they are
+read, so they are refused by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ModelError(f"cannot read {path}", seen=error.strerror, fix="check the path and its permissions") from error
+        raise ModelError(
+            f"cannot read {path}", seen=error.strerror, fix="check the path and its permissions"
+        ) from error
     except ValueError as error:
         raise ModelError(f"{path} is no valid JSON", seen=str(error), fix="download it again") from error
     if not isinstance(value, dict):
@@ -55,11 +57,16 @@ def inspect(path: Path, name: str, *, weights: bool = True) -> ModelFiles:
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise ModelError(
-                f"{path} is no model", seen=path.name, expected="a .gguf file or a folder with config.json", fix=_file_fix(path)
+                f"{path} is no model",
+                seen=path.name,
+                expected="a .gguf file or a folder with config.json",
+                fix=_file_fix(path),
             )
         return ModelFiles("gguf", path, name, (path,)) if weights else ModelFiles("dummy", path, name)
     if not path.is_dir():
-        raise ModelError(f"there is no {path}", expected="a .gguf file or a folder with config.json", fix="check the path")
+        raise ModelError(
+            f"there is no {path}", expected="a .gguf file or a folder with config.json", fix="check the path"
+        )
     if not (path / "config.json").is_file():
         ggufs = sorted(path.glob("*.gguf"))
         if len(ggufs) == 1:
@@ -80,7 +87,9 @@ def _weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(_is_plain_name(shard) for shard in weight_map.values()):
-            raise ModelError(f"{index} has no usable weight_map", expected="tensor name to file name", fix="download it again")
+            raise ModelError(
+                f"{index} has no usable weight_map", expected="tensor name to file name", fix="download it again"
+            )
         shards = sorted(dict.fromkeys(weight_map.values()))
         if missing := [shard for shard in shards if not (folder / shard).is_file()]:
             raise ModelError(
@@ -105,7 +114,10 @@ def _weight_files(folder: Path) -> list[Path]:
             fix="take the safetensors files of this model, or convert it",
         )
     raise ModelError(
-        f"folder {folder} has a config.json but no weights", seen=_listing(folder), expected=".safetensors files", fix="download them"
+        f"folder {folder} has a config.json but no weights",
+        seen=_listing(folder),
+        expected=".safetensors files",
+        fix="download them",
     )
 
 
@@ -120,4 +132,6 @@ def _file_fix(path: Path) -> str:
 
 def _listing(folder: Path) -> str:
     names = sorted(p.name for p in folder.iterdir())
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "an empty folder"
+    return (
+        ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "an empty folder"
+    )

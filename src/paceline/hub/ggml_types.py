@@ -1,7 +1,7 @@
 """Block layouts of the tensor types in GGUF files: how many weights one block holds, and in how many bytes.
 
-The `gguf` package has the same table, but importing it costs a tenth of a second and draws in sentencepiece; the hub needs
-only these numbers. A test holds the two tables equal.
+The `gguf` package has the same table, but importing it costs a tenth of a second and draws in sentencepiece; the hub
+needs only these numbers. A test holds the two tables equal.
 """
 
 from __future__ import annotations

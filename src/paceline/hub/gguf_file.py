@@ -1,12 +1,12 @@
 """GGUF files: metadata and the table of tensors, read over a memory map with every bound checked.
 
 Why not the `gguf` package's reader: it builds several numpy objects for every string of the vocabulary. Measured on two
-cores, it takes 4.2 s for SmolLM2 (49 k tokens) and 25 s for Gemma 3 (262 k tokens), more than all other parts of a start
-together; this one takes 0.02 s and 0.07 s. Turning blocks into numbers stays with that package (`gguf.quants`).
+cores, it takes 4.2 s for SmolLM2 (49 k tokens) and 25 s for Gemma 3 (262 k tokens), more than all other parts of a
+start together; this one takes 0.02 s and 0.07 s. Turning blocks into numbers stays with that package (`gguf.quants`).
 
-Layout (all little-endian): magic "GGUF", version u32, tensor count u64, pair count u64, the pairs, the tensor table, padding
-to `general.alignment`, the data. Source: the GGUF specification of the ggml project. Versions 2 and 3 are read; version 1
-(32-bit counts) and big-endian files are refused. One model in several files is refused too.
+Layout (all little-endian): magic "GGUF", version u32, tensor count u64, pair count u64, the pairs, the tensor table,
+padding to `general.alignment`, the data. Source: the GGUF specification of the ggml project. Versions 2 and 3 are read;
+version 1 (32-bit counts) and big-endian files are refused. One model in several files is refused too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Metadata(Mapping[str, Any]):
         self._buffer = buffer
         self._path = path
         # Public to the file that fills it in.
-        self.places: dict[str, tuple[int, int, int, int]] = {}  # key -> (value type, count, start, end); scalar: count -1
+        self.places: dict[
+            str, tuple[int, int, int, int]
+        ] = {}  # key -> (value type, count, start, end); scalar: count -1
         self._decoded: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
@@ -123,21 +125,26 @@ class Metadata(Mapping[str, Any]):
 
 
 class GGUFFile:
-    """An open file: `metadata`, `tensors` by name, and the raw bytes of each tensor. Opening checks all of the table."""
+    """An open file: `metadata`, `tensors` by name, raw bytes of each tensor. Opening checks all of the table."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises ModelError when the file is missing, cut off or corrupt, UnsupportedError when it is of another kind."""
+        """Raises ModelError when the file is missing, cut off or corrupt, UnsupportedError for another kind."""
         self.path = Path(path)
         try:
             with self.path.open("rb") as file:
                 self.size_bytes = file.seek(0, 2)
                 if self.size_bytes < 24:
                     raise ModelError(
-                        f"{self.path} is no GGUF file", seen=f"{self.size_bytes} bytes", expected="24 at least", fix=DOWNLOAD_AGAIN
+                        f"{self.path} is no GGUF file",
+                        seen=f"{self.size_bytes} bytes",
+                        expected="24 at least",
+                        fix=DOWNLOAD_AGAIN,
                     )
                 self._buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise ModelError(f"cannot read {self.path}", seen=error.strerror, fix="check the path and its permissions") from error
+            raise ModelError(
+                f"cannot read {self.path}", seen=error.strerror, fix="check the path and its permissions"
+            ) from error
         self.metadata = Metadata(self._buffer, self.path)
         self.tensors: dict[str, TensorInfo] = {}
         self._at = 0
@@ -168,13 +175,19 @@ class GGUFFile:
         magic, version = self._buffer[:4], _U32.unpack_from(self._buffer, 4)[0]
         if magic != b"GGUF":
             raise ModelError(
-                f"{self.path} is no GGUF file", seen=f"first bytes {magic!r}", expected="b'GGUF'", fix="give the path of a .gguf file"
+                f"{self.path} is no GGUF file",
+                seen=f"first bytes {magic!r}",
+                expected="b'GGUF'",
+                fix="give the path of a .gguf file",
             )
         if version not in (2, 3):
             swapped = int.from_bytes(version.to_bytes(4, "big"), "little")
             what = "is big-endian" if swapped in (2, 3) else "has a version that paceline does not read"
             raise UnsupportedError(
-                f"{self.path} {what}", seen=f"version {version}", expected="version 2 or 3, little-endian", fix="take another file of this model"
+                f"{self.path} {what}",
+                seen=f"version {version}",
+                expected="version 2 or 3, little-endian",
+                fix="take another file of this model",
             )
         num_tensors, num_pairs = struct.unpack_from("<QQ", self._buffer, 8)
         self._at = 24
@@ -184,7 +197,9 @@ class GGUFFile:
             self._read_pair()
         if (parts := self.metadata.get("split.count", 1)) > 1:
             raise UnsupportedError(
-                f"{self.path} is one of {parts} files of a split model", expected="one file", fix="join them with llama.cpp's gguf-split --merge"
+                f"{self.path} is one of {parts} files of a split model",
+                expected="one file",
+                fix="join them with llama.cpp's gguf-split --merge",
             )
         self._read_tensor_table(num_tensors)
 
@@ -204,7 +219,12 @@ class GGUFFile:
         elif kind in _SCALARS:
             self._skip(_SCALARS[kind].size * (1 if count < 0 else count))
         else:
-            raise ModelError(f"{self.path} is corrupt at {self._reading}", seen=f"value type {kind}", expected="0 to 12", fix=DOWNLOAD_AGAIN)
+            raise ModelError(
+                f"{self.path} is corrupt at {self._reading}",
+                seen=f"value type {kind}",
+                expected="0 to 12",
+                fix=DOWNLOAD_AGAIN,
+            )
         self.metadata.places[key] = (kind, count, start, self._at)
 
     def _skip_strings(self, count: int) -> None:
@@ -223,13 +243,23 @@ class GGUFFile:
             self._reading = f"the entry of tensor {name!r}"
             num_dims = _U32.unpack_from(self._buffer, self._at)[0]
             if not 1 <= num_dims <= 4:
-                raise ModelError(f"{self.path} is corrupt at {self._reading}", seen=f"{num_dims} dimensions", expected="1 to 4", fix=DOWNLOAD_AGAIN)
+                raise ModelError(
+                    f"{self.path} is corrupt at {self._reading}",
+                    seen=f"{num_dims} dimensions",
+                    expected="1 to 4",
+                    fix=DOWNLOAD_AGAIN,
+                )
             *dims, kind, offset = struct.unpack_from(f"<{num_dims}QIQ", self._buffer, self._at + 4)
             self._at += 4 + 8 * num_dims + 12
             entries.append((name, tuple(reversed(dims)), kind, offset))
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
-            raise ModelError(f"{self.path} is corrupt at general.alignment", seen=alignment, expected="a positive number", fix=DOWNLOAD_AGAIN)
+            raise ModelError(
+                f"{self.path} is corrupt at general.alignment",
+                seen=alignment,
+                expected="a positive number",
+                fix=DOWNLOAD_AGAIN,
+            )
         self.data_start = -(-self._at // alignment) * alignment
         for name, shape, kind, offset in entries:
             self.tensors[name] = self._checked(name, shape, kind, offset, alignment)
@@ -239,7 +269,9 @@ class GGUFFile:
     def _checked(self, name: str, shape: tuple[int, ...], kind: int, offset: int, alignment: int) -> TensorInfo:
         if (ggml_type := GGML_TYPES.get(kind)) is None:
             raise UnsupportedError(
-                f"tensor {name!r} of {self.path} has an unknown type", seen=f"type {kind}", fix="take another file of this model, for example a Q4_K_M or Q8_0 one"
+                f"tensor {name!r} of {self.path} has an unknown type",
+                seen=f"type {kind}",
+                fix="take another file of this model, for example a Q4_K_M or Q8_0 one",
             )
         num_weights = 1
         for dim in shape:
@@ -269,7 +301,9 @@ class GGUFFile:
         try:
             return self._buffer[at + 8 : at + 8 + size].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ModelError(f"{self.path} is corrupt at {what}", seen=str(error), expected="UTF-8", fix=DOWNLOAD_AGAIN) from error
+            raise ModelError(
+                f"{self.path} is corrupt at {what}", seen=str(error), expected="UTF-8", fix=DOWNLOAD_AGAIN
+            ) from error
 
     def _skip(self, num_bytes: int) -> None:
         if self._at + num_bytes > self.size_bytes:
@@ -279,7 +313,9 @@ class GGUFFile:
     def _check_count(self, count: int, least_bytes: int, what: str) -> None:
         if count * least_bytes > self.size_bytes:
             raise ModelError(
-                f"{self.path} is corrupt at {what}", seen=f"a count of {count} in a file of {self.size_bytes} bytes", fix=DOWNLOAD_AGAIN
+                f"{self.path} is corrupt at {what}",
+                seen=f"a count of {count} in a file of {self.size_bytes} bytes",
+                fix=DOWNLOAD_AGAIN,
             )
 
     def _cut_off(self, needed: int) -> ModelError:

@@ -1,8 +1,8 @@
 """`ModelSpec` from the metadata and tensor table of a GGUF file.
 
-What metadata leaves out follows llama.cpp, which the files are made for: the sliding pattern and local theta of Gemma, the
-attention scale of the 27B Gemmas, llama3 rotary scaling (kept only as a tensor). Biases, tied embeddings and head norms
-are read off the tensor table.
+What metadata leaves out follows llama.cpp, which the files are made for: the sliding pattern and local theta of Gemma,
+the attention scale of the 27B Gemmas, llama3 rotary scaling (kept only as a tensor). Biases, tied embeddings and head
+norms are read off the tensor table.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from paceline.contracts.specs import LayerSpec, ModelSpec, RopeSpec
 from paceline.errors import UnsupportedError
 from paceline.hub.fields import Fields
-from paceline.hub.gguf_file import GGUFFile
 from paceline.hub.ggml_types import FILE_TYPES
+from paceline.hub.gguf_file import GGUFFile
 from paceline.hub.rope import longest_context, rope_from_divisors, rope_of_gguf
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")
@@ -27,7 +27,7 @@ _CONTROL_TOKEN = 3
 
 
 def spec_from_gguf(file: GGUFFile, *, name: str, revision: str = "") -> ModelSpec:
-    """Raises UnsupportedError for an architecture, feature or tensor type that is not built, ModelError for bad values."""
+    """Raises UnsupportedError for what is not built (architecture, feature, tensor type), ModelError for bad values."""
     arch = file.metadata.get("general.architecture")
     if arch not in ARCHITECTURES:
         raise UnsupportedError(
@@ -40,7 +40,11 @@ def spec_from_gguf(file: GGUFFile, *, name: str, revision: str = "") -> ModelSpe
     get = Fields(file.metadata, str(file.path))
     tensors = file.tensors
     if get.get(f"{arch}.expert_count"):
-        raise UnsupportedError(f"{file.path} is a mixture of experts", seen=f"{get.get(f'{arch}.expert_count')} experts", expected="a dense model")
+        raise UnsupportedError(
+            f"{file.path} is a mixture of experts",
+            seen=f"{get.get(f'{arch}.expert_count')} experts",
+            expected="a dense model",
+        )
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise get.wrong("token_embd.weight", embedding and list(embedding.shape), "a tensor [vocab_size, hidden_size]")
@@ -53,7 +57,9 @@ def spec_from_gguf(file: GGUFFile, *, name: str, revision: str = "") -> ModelSpe
     head_dim = get.integer(f"{arch}.attention.key_length", hidden_size // num_heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if (seen := get.integer(f"{arch}.{key}", head_dim)) != head_dim:
-            raise UnsupportedError(f"{file.path} has heads of several widths", seen=f"{arch}.{key} {seen}", expected=str(head_dim))
+            raise UnsupportedError(
+                f"{file.path} has heads of several widths", seen=f"{arch}.{key} {seen}", expected=str(head_dim)
+            )
     max_position = get.integer(f"{arch}.context_length")
     rope = rope_of_gguf(get, arch, theta=1_000_000.0 if arch == "gemma3" else 10_000.0, max_position=max_position)
     if (divisors := tensors.get("rope_freqs.weight")) is not None and divisors.type.name == "F32":
@@ -121,7 +127,9 @@ def _same_everywhere(get: Fields, key: str, default: int | None = None) -> int:
     value = get.get(key)
     if isinstance(value, np.ndarray):
         if value.size == 0 or (value != value[0]).any():
-            raise UnsupportedError(f"{get.where} has layers of several sizes", seen=f"{key} {value.tolist()[:8]}", expected="one size")
+            raise UnsupportedError(
+                f"{get.where} has layers of several sizes", seen=f"{key} {value.tolist()[:8]}", expected="one size"
+            )
         return int(value[0])
     return get.integer(key, default)
 

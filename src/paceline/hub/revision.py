@@ -1,8 +1,8 @@
 """A digest of a checkpoint's content that does not read all of it. It is part of every cache key.
 
-Digested: the bytes of config.json, and for each weight file in order its table of tensors (names, types, shapes, sizes) and
-a sample of every tensor: its first, middle and last 512 bytes. Names, places and times of files do not count, so a copy
-has the same digest. Training or re-quantising changes nearly all weights and so the digest; a change of a few
+Digested: the bytes of config.json, and for each weight file in order its table of tensors (names, types, shapes, sizes)
+and a sample of every tensor: its first, middle and last 512 bytes. Names, places and times of files do not count, so a
+copy has the same digest. Training or re-quantising changes nearly all weights and so the digest; a change of a few
 weights by hand, away from the samples, does not show. Measured: 3 ms for SmolLM2-135M (272 tensors).
 """
 

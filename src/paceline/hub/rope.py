@@ -1,8 +1,8 @@
 """Rotary settings as configurations write them, turned into a `RopeSpec`.
 
-Three spellings are in use: `rope_scaling` with "type" (old), `rope_scaling` with "rope_type", and `rope_parameters`, which
-holds theta too and may be one dictionary per layer type. GGUF has its own keys, and keeps the llama3 kind only as a tensor
-of divisors (`rope_freqs.weight`), from which the four numbers are found again here.
+Three spellings are in use: `rope_scaling` with "type" (old), `rope_scaling` with "rope_type", and `rope_parameters`,
+which holds theta too and may be one dictionary per layer type. GGUF has its own keys, and keeps the llama3 kind only as
+a tensor of divisors (`rope_freqs.weight`), from which the four numbers are found again here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def rope_spec(params: Mapping[str, Any] | None, *, theta: float, max_position: i
     kind = values.get("rope_type", values.get("type", "default")) or "default"
     theta = values.number("rope_theta")
     if values.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedError(f"{where} rotates only a part of each head", seen=values.get("partial_rotary_factor"), expected="1.0")
+        raise UnsupportedError(
+            f"{where} rotates only a part of each head", seen=values.get("partial_rotary_factor"), expected="1.0"
+        )
     match kind:
         case "default":
             return RopeSpec(theta=theta)
@@ -35,7 +37,9 @@ def rope_spec(params: Mapping[str, Any] | None, *, theta: float, max_position: i
             return RopeSpec(theta=theta, kind="linear", factor=values.number("factor"))
         case "dynamic":
             # The unscaled range is max_position_embeddings itself, whatever else is written.
-            return RopeSpec(theta=theta, kind="dynamic", factor=values.number("factor"), original_max_position=max_position)
+            return RopeSpec(
+                theta=theta, kind="dynamic", factor=values.number("factor"), original_max_position=max_position
+            )
         case "llama3":
             return RopeSpec(
                 theta=theta,
@@ -59,14 +63,17 @@ def rope_spec(params: Mapping[str, Any] | None, *, theta: float, max_position: i
                 mscale_all_dim=values.optional_number("mscale_all_dim"),
                 truncate=values.get("truncate", True) is not False,
             )
-    raise UnsupportedError(f"{where} scales its rotary embedding in an unknown way", seen=kind, expected=f"one of {', '.join(KNOWN_KINDS)}")
+    raise UnsupportedError(
+        f"{where} scales its rotary embedding in an unknown way", seen=kind, expected=f"one of {', '.join(KNOWN_KINDS)}"
+    )
 
 
 def longest_context(rope: RopeSpec, max_position: int) -> int:
     """Longest sequence the checkpoint was made for, in tokens.
 
-    Dynamic scaling starts beyond `max_position_embeddings`, and yarn configurations often keep the unscaled number there.
-    With linear scaling some checkpoints state the stretched length and some the old one; the smaller reading is kept.
+    Dynamic scaling starts beyond `max_position_embeddings`, and yarn configurations often keep the unscaled number
+    there. With linear scaling some checkpoints state the stretched length and some the old one; the smaller reading is
+    kept.
     """
     if rope.kind == "dynamic":
         return int(max_position * rope.factor)
@@ -79,7 +86,9 @@ def rope_of_gguf(values: Fields, prefix: str, *, theta: float, max_position: int
     """`<prefix>.rope.*` keys of a GGUF file."""
     theta = values.number(f"{prefix}.rope.freq_base", theta)
     kind = values.get(f"{prefix}.rope.scaling.type")
-    factor = values.optional_number(f"{prefix}.rope.scaling.factor") or values.optional_number(f"{prefix}.rope.scale_linear")
+    factor = values.optional_number(f"{prefix}.rope.scaling.factor") or values.optional_number(
+        f"{prefix}.rope.scale_linear"
+    )
     if kind == "none" or factor is None or factor == 1.0:
         return RopeSpec(theta=theta)
     if kind == "yarn":
@@ -87,7 +96,9 @@ def rope_of_gguf(values: Fields, prefix: str, *, theta: float, max_position: int
         extra = values.optional_number(f"{prefix}.rope.scaling.attn_factor")
         # The GGUF factor multiplies the usual 0.1 ln(factor) + 1; ours replaces it.
         attention = None if extra is None or extra == 1.0 else extra * (0.1 * math.log(factor) + 1.0)
-        return RopeSpec(theta=theta, kind="yarn", factor=factor, original_max_position=original, attention_factor=attention)
+        return RopeSpec(
+            theta=theta, kind="yarn", factor=factor, original_max_position=original, attention_factor=attention
+        )
     if kind in (None, "linear"):
         return RopeSpec(theta=theta, kind="linear", factor=factor)
     raise UnsupportedError(

@@ -1,7 +1,7 @@
 """The header of a safetensors file, checked against the file's size. Needs no torch.
 
-Layout: header length u64 (little-endian), a JSON object of that many bytes, the data. Each entry gives dtype, shape and the
-[begin, end) of its bytes in the data. Source: the safetensors format description.
+Layout: header length u64 (little-endian), a JSON object of that many bytes, the data. Each entry gives dtype, shape and
+the [begin, end) of its bytes in the data. Source: the safetensors format description.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class StoredTensor:
 def read_header(path: Path) -> list[StoredTensor]:
     """All tensors of one file, by name.
 
-    Raises ModelError naming the tensor that is cut off or whose shape and bytes disagree, UnsupportedError for a dtype that
-    holds no plain floating-point numbers.
+    Raises ModelError naming the tensor that is cut off or whose shape and bytes disagree, UnsupportedError for a dtype
+    that holds no plain floating-point numbers.
     """
     try:
         with path.open("rb") as file:
@@ -47,7 +47,9 @@ def read_header(path: Path) -> list[StoredTensor]:
                 )
             raw = file.read(length)
     except OSError as error:
-        raise ModelError(f"cannot read {path}", seen=error.strerror, fix="check the path and its permissions") from error
+        raise ModelError(
+            f"cannot read {path}", seen=error.strerror, fix="check the path and its permissions"
+        ) from error
     try:
         header: Any = json.loads(raw)
     except ValueError as error:
@@ -63,7 +65,9 @@ def _checked(path: Path, name: str, entry: Any, data_start: int, file_size: int)
         dtype, shape = str(entry["dtype"]), tuple(int(n) for n in entry["shape"])
         begin, end = (int(n) for n in entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"the entry of tensor {name!r} in {path} is unusable", seen=str(entry)[:80], fix=_FIX) from error
+        raise ModelError(
+            f"the entry of tensor {name!r} in {path} is unusable", seen=str(entry)[:80], fix=_FIX
+        ) from error
     if dtype not in DTYPES:
         raise UnsupportedError(
             f"tensor {name!r} of {path} has a type that paceline does not read",

@@ -11,16 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 
 @dataclass(slots=True)
 class GroupMetadata:
-    """One KV group's view of the step. Entries before the window point at the null block (id 0)."""
+    """One KV group's view of the step.
+
+    Table entries that no query of the step can see (behind the window, beyond the row's length) may be anything, blocks
+    of other rows included: kernels never follow them.
+    """
 
     slot_mapping: torch.Tensor  # [T] int64: block id * block_size + offset, where each token's K and V are written
     block_tables: torch.Tensor  # [R, N] int32: block ids by logical block index, padded with 0
+    plan: Any = None  # what the attention kernel derives from the step, built by the group's first layer, used by all
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from paceline.contracts.kv import NULL_BLOCK, KVLayout, ceil_div
-from paceline.contracts.step import NO_FEED, RowAdmit, StepPlan
+from paceline.contracts.step import RowAdmit, StepPlan
 from paceline.runtime import noise
 from paceline.runtime.forward_context import AttentionMetadata, GroupMetadata
 from paceline.runtime.logit_rules import RowRules
@@ -42,13 +42,16 @@ class InputBatch:
     def __init__(self, layout: KVLayout, *, max_rows: int, max_model_len: int, device: torch.device) -> None:
         self.layout = layout
         self.device = device
+        self._on_host = device.type == "cpu"
         self.max_blocks = ceil_div(max_model_len, layout.block_size)
         # not touched until used, so a long max_model_len costs address space only
         self.tokens = np.empty((max_rows, (self.max_blocks + 1) * layout.block_size), dtype=np.int32)
         self.tables = np.zeros((len(layout.groups), max_rows, self.max_blocks), dtype=np.int32)
         self.num_tokens = np.zeros(max_rows, dtype=np.int64)
         self.num_prompt = np.zeros(max_rows, dtype=np.int64)
-        self._sliding = [(g, spec) for g, spec in enumerate(layout.groups) if spec.window is not None]
+        self._range = np.arange(max_rows + 1)
+        windows = [max_model_len + 1 if g.window is None else g.window for g in layout.groups]
+        self._windows = np.asarray(windows)[:, None] if any(g.window is not None for g in layout.groups) else None
         self._hidden = np.zeros((len(layout.groups), max_rows), dtype=np.int64)  # blocks already behind the window
         self.greedy = np.zeros(max_rows, dtype=bool)
         self.plain = np.zeros(max_rows, dtype=bool)  # greedy, and nothing else asked for
@@ -97,30 +100,33 @@ class InputBatch:
 
     def build(self, plan: StepPlan) -> StepInputs:
         """Tensors of the plan's rows. Call after `apply`."""
-        row, start, count = plan.row, plan.start, plan.count
+        row, count = plan.row, plan.count
         num_rows = len(row)
-        context = start.astype(np.int64)
+        context = plan.start.astype(np.int64)
         ends = context + count
-        first = np.zeros(num_rows + 1, dtype=np.int64)
-        np.cumsum(count, out=first[1:])
-        assert (plan.feed_step == NO_FEED).all() or (ends <= self.num_tokens[row]).all(), "a token in flight is needed"
-        if int(first[-1]) == num_rows:  # one position each: the common decode step
+        if count.max() == 1:  # the common decode step
+            first = self._range[: num_rows + 1]
             token_row, positions = row, context
         else:
-            token_row = np.repeat(row, count)
-            positions = np.arange(first[-1], dtype=np.int64) + np.repeat(context - first[:-1], count)
+            first = np.zeros(num_rows + 1, dtype=np.int64)
+            count.cumsum(out=first[1:])
+            token_row = row.repeat(count)
+            positions = np.arange(first[-1], dtype=np.int64) + (context - first[:-1]).repeat(count)
         input_ids = self.tokens[token_row, positions].astype(np.int64)
         if len(plan.draft_ids):
             input_ids[self._draft_slots(plan, first)] = plan.draft_ids
-        sampling = np.flatnonzero(plan.sample)
-        num_draws = plan.num_draft[sampling] + 1
-        draw_at, draw_row = first[sampling + 1] - 1, row[sampling]
+        if plan.sample.all():
+            sampling, draw_row, draw_at = self._range[:num_rows], row, first[1:] - 1
+        else:
+            sampling = plan.sample.nonzero()[0]
+            draw_row, draw_at = row[sampling], first[sampling + 1] - 1
         draw_position = self.num_tokens[draw_row] - self.num_prompt[draw_row]
+        num_draws = plan.num_draft[sampling] + 1
         if len(plan.draft_ids):
-            step = np.arange(num_draws.sum()) - np.repeat(np.cumsum(num_draws) - num_draws, num_draws)
-            draw_at = np.repeat(draw_at - num_draws + 1, num_draws) + step
-            draw_row = np.repeat(draw_row, num_draws)
-            draw_position = np.repeat(draw_position, num_draws) + step
+            step = np.arange(num_draws.sum()) - (num_draws.cumsum() - num_draws).repeat(num_draws)
+            draw_at = (draw_at - num_draws + 1).repeat(num_draws) + step
+            draw_row = draw_row.repeat(num_draws)
+            draw_position = draw_position.repeat(num_draws) + step
         return StepInputs(
             input_ids=self.to_device(input_ids),
             positions=self.to_device(positions),
@@ -136,8 +142,9 @@ class InputBatch:
     def _draft_slots(self, plan: StepPlan, first: np.ndarray) -> np.ndarray:
         """Which of the T positions hold the plan's drafts."""
         size = plan.num_draft
-        before = np.cumsum(size) - size
-        return np.repeat(first[1:] - size - before, size) + np.arange(len(plan.draft_ids))
+        before = size.cumsum() - size
+        slots: np.ndarray = (first[1:] - size - before).repeat(size) + np.arange(len(plan.draft_ids))
+        return slots
 
     def _attention(
         self,
@@ -148,32 +155,34 @@ class InputBatch:
         context: np.ndarray,
         ends: np.ndarray,
     ) -> AttentionMetadata:
-        if self._sliding:
-            self._slide(plan.row, context)
+        if self._windows is not None:
+            self._slide(plan.row, np.maximum(0, context - self._windows + 1) // self.layout.block_size)
         block_size = self.layout.block_size
-        width = ceil_div(int(ends.max()), block_size)
-        block, offset = np.divmod(positions, block_size)
-        slots = self.tables[:, token_row, block] * np.int64(block_size) + offset  # [G, T]
-        tables = self.tables[:, plan.row, :width]  # [G, R, N], a copy
-        groups = zip(self.to_device(slots).unbind(0), self.to_device(tables).unbind(0), strict=True)
+        width = (max(ends.tolist()) - 1) // block_size + 1
+        block = positions // block_size
+        slots = self.tables[:, token_row, block].astype(np.int64)  # [G, T]
+        slots *= block_size
+        slots += positions - block * block_size
+        tables = self.tables[:, plan.row, :width]  # [G, R, N]
+        all_slots, all_tables = self.to_device(slots), self.to_device(np.ascontiguousarray(tables))
         return AttentionMetadata(
             query_start_loc=self.to_device(first.astype(np.int32)),
             seq_lens=self.to_device(ends.astype(np.int32)),
             query_lens=tuple(plan.count.tolist()),
             context_lens=tuple(context.tolist()),
-            groups=tuple(GroupMetadata(s, t) for s, t in groups),
+            groups=tuple(GroupMetadata(all_slots[g], all_tables[g]) for g in range(len(slots))),
         )
 
-    def _slide(self, rows: np.ndarray, context: np.ndarray) -> None:
-        """Point what no query of this step sees any more at the null block: the pool may have given it away."""
-        for group, spec in self._sliding:
-            assert spec.window is not None
-            behind = np.maximum(0, context - spec.window + 1) // spec.block_size
-            moved = np.flatnonzero(behind > self._hidden[group, rows])
-            for at in moved.tolist():
-                row = rows[at]
-                self.tables[group, row, self._hidden[group, row] : behind[at]] = NULL_BLOCK
-                self._hidden[group, row] = behind[at]
+    def _slide(self, rows: np.ndarray, behind: np.ndarray) -> None:
+        """Point what no query of this step sees any more at the null block: the pool may have given it away.
+
+        `behind` [G, R]: logical index of the first block that the row's first query still sees.
+        """
+        hidden = self._hidden[:, rows]
+        for group, at in zip(*(behind > hidden).nonzero(), strict=True):
+            row = rows[at]
+            self.tables[group, row, hidden[group, at] : behind[group, at]] = NULL_BLOCK
+            self._hidden[group, row] = behind[group, at]
 
     def draws(self, inputs: StepInputs) -> Draws:
         """Sampling columns of the step's draws."""
@@ -206,4 +215,5 @@ class InputBatch:
 
     def to_device(self, array: np.ndarray) -> torch.Tensor:
         """A fresh array as a tensor; shares memory on the CPU."""
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        return tensor if self._on_host else tensor.to(self.device, non_blocking=True)

@@ -13,9 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from paceline.errors import ConfigError, RequestError
+from paceline.errors import ConfigError, ModelError, RequestError
+from paceline.hub.gguf_file import GGUFFile
 from paceline.text.gguf_vocabulary import templates_from_gguf
-from paceline.text.loading import read_json
+from paceline.text.loading import optional_json
 from paceline.text.tokenizer import utf8
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Message: TypeAlias = Mapping[str, Any]
 MAX_CHARS = 1 << 22  # of a rendered chat, unless the caller knows better
+NO_TEMPLATE = "this model has no chat template: it is a base model, which continues text"
 NO_TEMPLATE_FIX = "send the prompt as plain text, or give a template with --chat-template FILE"
 
 
@@ -63,6 +65,11 @@ class ChatTemplate:
     def available(self) -> bool:
         """False for a base model without a template."""
         return bool(self.sources)
+
+    def require(self) -> None:
+        """Raise ConfigError when the model has no template, before anybody writes a message."""
+        if not self.available:
+            raise ConfigError(NO_TEMPLATE, fix=NO_TEMPLATE_FIX)
 
     def render(
         self,
@@ -130,11 +137,7 @@ class ChatTemplate:
 
     def _choose(self, tools: object) -> str:
         if not self.sources:
-            raise RequestError(
-                "this model has no chat template: it is a base model, which continues text",
-                param="messages",
-                fix=NO_TEMPLATE_FIX,
-            )
+            raise RequestError(NO_TEMPLATE, param="messages", fix=NO_TEMPLATE_FIX)
         if tools is not None and "tool_use" in self.sources:
             return "tool_use"
         if "default" in self.sources:
@@ -152,15 +155,18 @@ class ChatTemplate:
 def _own_templates(path: Path) -> dict[str, str]:
     """Templates by name, from a GGUF file or from the folder that `path` is or lies in."""
     if path.suffix == ".gguf":
-        from paceline.hub.gguf_file import GGUFFile
-
         return templates_from_gguf(GGUFFile(path).metadata)
     folder = path if path.is_dir() else path.parent
-    listed = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(listed, list):
-        sources = {str(entry["name"]): str(entry["template"]) for entry in listed}
-    else:
-        sources = {"default": listed} if isinstance(listed, str) else {}
+    listed = optional_json(folder / "tokenizer_config.json").get("chat_template")
+    sources = {"default": listed} if isinstance(listed, str) else {}
+    for entry in listed if isinstance(listed, list) else ():
+        if not isinstance(entry, dict) or not {"name", "template"} <= entry.keys():
+            raise ModelError(
+                "tokenizer_config.json lists a chat template without name or template",
+                seen=f"{entry!r:.80}",
+                fix="copy it from the model again",
+            )
+        sources[str(entry["name"])] = str(entry["template"])
     if (folder / "chat_template.jinja").is_file():
         sources["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):

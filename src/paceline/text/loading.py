@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError, UnsupportedError
+from paceline.hub.files import read_json
+from paceline.hub.gguf_file import GGUFFile
 from paceline.text.byte_level import byte_level_bytes
 from paceline.text.gguf_vocabulary import tokenizer_from_gguf
 from paceline.text.sentencepiece_bpe import (
@@ -44,8 +46,6 @@ def load_tokenizer(source: Any) -> TextTokenizer:
             "no tokenizer: the path does not exist", seen=str(path), fix="check the path or pull the model"
         )
     if path.suffix == ".gguf":
-        from paceline.hub.gguf_file import GGUFFile
-
         return tokenizer_from_gguf(GGUFFile(path).metadata)
     if path.suffix == ".model":
         return _from_folder(path.parent, model=path)
@@ -65,7 +65,7 @@ def _from_folder(folder: Path, *, json_file: Path | None = None, model: Path | N
                 expected="tokenizer.json or tokenizer.model",
                 fix="copy the tokenizer files of the model into it",
             )
-    config = read_json(folder / "tokenizer_config.json")
+    config = optional_json(folder / "tokenizer_config.json")
     add_bos, add_eos = config.get("add_bos_token"), config.get("add_eos_token")
     roles = _folder_roles(folder, config)
     if json_file is not None:
@@ -193,7 +193,7 @@ def _add_listed_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any])
 def _folder_roles(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Text of the special tokens by role. A token is written as text or as an object with `content`."""
     roles = {}
-    for source in (read_json(folder / "special_tokens_map.json"), config):
+    for source in (optional_json(folder / "special_tokens_map.json"), config):
         for role in ROLES:
             token = source.get(role)
             text = token.get("content") if isinstance(token, dict) else token
@@ -203,7 +203,7 @@ def _folder_roles(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _folder_ends(folder: Path, backend: tokenizers.Tokenizer, roles: Mapping[str, str]) -> list[int]:
-    named = read_json(folder / "generation_config.json").get("eos_token_id")
+    named = optional_json(folder / "generation_config.json").get("eos_token_id")
     if named is None:
         named = _text_config(folder).get("eos_token_id")
     ends = [int(i) for i in named] if isinstance(named, list) else [] if named is None else [int(named)]
@@ -213,23 +213,11 @@ def _folder_ends(folder: Path, backend: tokenizers.Tokenizer, roles: Mapping[str
 
 def _text_config(folder: Path) -> dict[str, Any]:
     """config.json, or its part about text where a model also has other inputs."""
-    config = read_json(folder / "config.json")
+    config = optional_json(folder / "config.json")
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, dict) else config
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def optional_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, {} when there is no such file. Raises ModelError when it is not a JSON object."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            "cannot read a file of the model", seen=f"{path}: {error}", fix="copy it from the model again"
-        ) from error
-    if not isinstance(value, dict):
-        raise ModelError(
-            "a file of the model is not a JSON object", seen=f"{path}: {type(value).__name__}", expected="an object"
-        )
-    return value
+    return read_json(path) if path.is_file() else {}

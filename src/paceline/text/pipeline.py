@@ -193,7 +193,8 @@ class TextPipeline:
         if len(prompt) == 0:
             raise RequestError("the prompt is empty", param="prompt", expected="at least one token id")
         size = self.tokenizer.vocab_size
-        bad = next((int(i) for i in prompt if not 0 <= i < size), None)
+        low, high = (prompt.min(), prompt.max()) if isinstance(prompt, np.ndarray) else (min(prompt), max(prompt))
+        bad = int(low) if low < 0 else int(high) if high >= size else None
         if bad is not None:
             raise RequestError(
                 "the prompt names a token id outside the vocabulary",

@@ -101,7 +101,7 @@ def test_the_fast_ways_agree_with_the_wide_one(way: str, monkeypatch: pytest.Mon
     fast = tokens_of(logits, params, list(range(200)))
     assert sum(settled) > 50, "the way under test decided next to nothing"
     for name in ("narrow", "dense"):
-        monkeypatch.setattr(sampler._Ways, name, lambda self, token, which: None)
+        monkeypatch.setattr(sampler._Ways, name, lambda *_: None)
     assert tokens_of(logits, params, list(range(200))) == fast
 
 
@@ -173,9 +173,11 @@ def chi_square(counts: np.ndarray, p: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("over", ["positions", "seeds"])
-@pytest.mark.parametrize("mix", [{}, {"temperature": 0.6}, {"top_k": 6}, {"top_p": 0.8}, {"min_p": 0.1}, {"typical_p": 0.8}])
+@pytest.mark.parametrize(
+    "mix", [{}, {"temperature": 0.6}, {"top_k": 6}, {"top_p": 0.8}, {"min_p": 0.1}, {"typical_p": 0.8}]
+)
 def test_draws_are_distributed_like_the_filtered_softmax(over: str, mix: dict[str, Any]) -> None:
-    num_draws = 20_000
+    num_draws = 1500 if "typical_p" in mix else 20_000  # typical_p goes one row at a time
     logits = np.random.default_rng(7).standard_normal(12).astype(np.float32) * 1.5
     params = params_of(**mix, seed=11)
     rows = torch.from_numpy(logits).expand(num_draws, -1).clone()
@@ -206,11 +208,13 @@ def test_consecutive_positions_choices_and_seeds_are_drawn_independently() -> No
 
 def test_a_dense_draw_over_a_large_vocabulary_follows_the_softmax() -> None:
     """Groups of ids far apart in value: the far ones together must still get their share."""
-    vocab, num_draws = 20_000, 3000
+    vocab, num_draws = 20_000, 1000
     logits = torch.full((vocab,), -6.0)
     logits[:10] = 2.0
     p_far = float((torch.softmax(logits.double(), 0))[10:].sum())
     assert 0.3 < p_far < 0.7
-    drawn = draw(logits.expand(num_draws, -1).clone(), make_draws([params_of(seed=1)] * num_draws, list(range(num_draws))))
+    drawn = draw(
+        logits.expand(num_draws, -1).clone(), make_draws([params_of(seed=1)] * num_draws, list(range(num_draws)))
+    )
     far = int((drawn[0] >= 10).sum())
     assert abs(far - p_far * num_draws) < 5 * np.sqrt(num_draws * p_far * (1 - p_far))

@@ -85,6 +85,7 @@ def test_planned_options_are_not_in_the_tree():
         ({"enable_prefix_caching": "yes"}, "'yes'", "true or false"),
         ({"profile": "fast"}, "'fast'", "one of interactive, batch, long-context"),
         ({"block_size": None}, "None", "a whole number"),
+        ({"block_size": 24}, "24", "a power of two"),
     ],
 )
 def test_wrong_value_is_answered_with_seen_and_expected(flags, seen, expected):

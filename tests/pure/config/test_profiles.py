@@ -113,6 +113,7 @@ def test_no_prefix_cache_keeps_no_memory_for_it():
 def test_a_small_step_that_was_set_shrinks_what_is_derived():
     result = knobs(max_num_batched_tokens=24)
     assert result.max_num_seqs <= 24
+    assert result.max_num_seqs - 1 + result.min_prefill_tokens <= 24
     assert result.prefill_chunk_tokens == 24
     assert "was set" in result.reason("prefill_chunk_tokens")
 
@@ -122,7 +123,7 @@ def test_a_small_step_that_was_set_shrinks_what_is_derived():
     [
         ({"max_num_batched_tokens": 8, "max_num_seqs": 16}, "max_num_batched_tokens is smaller than max_num_seqs"),
         ({"max_num_batched_tokens": 64, "prefill_chunk_tokens": 128}, "prefill_chunk_tokens is larger than a step"),
-        ({"max_num_batched_tokens": 64, "min_prefill_tokens": 65}, "min_prefill_tokens is larger than a step"),
+        ({"max_num_batched_tokens": 64, "min_prefill_tokens": 65}, "min_prefill_tokens and the other rows"),
         ({"max_model_len": 8193}, "longer than the model was made for"),
         ({"max_model_len": 512, "expected_context": 513}, "longer than any sequence"),
     ],
@@ -140,4 +141,5 @@ def test_any_device_gives_usable_knobs(gflops, gbps, memory, two):
         result = knobs(LLAMA_8B if two else SMOLLM2, device, profile=profile)
         assert result.max_num_seqs >= 1
         assert result.prefill_chunk_tokens >= 1
+        assert result.max_num_seqs - 1 + result.min_prefill_tokens <= result.max_num_batched_tokens
         assert result.max_num_batched_tokens >= result.max_num_seqs

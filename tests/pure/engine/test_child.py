@@ -99,7 +99,7 @@ def test_requests_enter_while_a_step_runs_and_the_queue_bound_is_raised_here() -
         refused = 0
         for i in range(8, 80):
             try:
-                client.submit(make_request(i, [1, 2, i], 3))
+                client.submit(make_request(i, [1, 2, i % 40], 3))
             except QueueFullError:
                 refused += 1
         assert refused > 0
@@ -124,7 +124,7 @@ def test_a_child_that_ends_while_starting_is_quoted() -> None:
 
 def test_a_child_that_never_gets_ready_is_ended() -> None:
     with pytest.raises(EngineError, match="not get ready in time"):
-        ChildClient(argv("hang"), environment={"PYTHONPATH": str(ROOT)}, start_timeout_s=1.5)
+        ChildClient(argv("hang"), environment={"PYTHONPATH": str(ROOT)}, start_timeout_s=0.5)
 
 
 def test_a_program_that_does_not_exist_is_an_engine_error() -> None:
@@ -135,7 +135,7 @@ def test_a_program_that_does_not_exist_is_an_engine_error() -> None:
 def test_a_dying_child_ends_every_open_request_with_an_error() -> None:
     with child("exit") as client:
         for i in range(3):
-            client.submit(make_request(i, [1, 2, i], 50, sampling={"ignore_eos": True}))
+            client.submit(make_request(i, [1, 2, i], 200, sampling={"ignore_eos": True}))
         ended = collect(pull(client, 3))
         for finished in ended.values():
             assert finished.reason == FinishReason.ERROR
@@ -148,7 +148,7 @@ def test_a_dying_child_ends_every_open_request_with_an_error() -> None:
 def test_an_executor_failure_reaches_every_open_request() -> None:
     with child("crash") as client:
         for i in range(3):
-            client.submit(make_request(i, [1, 2, i], 50, sampling={"ignore_eos": True}))
+            client.submit(make_request(i, [1, 2, i], 200, sampling={"ignore_eos": True}))
         ended = collect(pull(client, 3))
         assert all("fell off the bus" in (f.last.error or "") for f in ended.values())
 

@@ -97,7 +97,7 @@ def test_a_higher_watermark_trades_first_tokens_for_fewer_preemptions() -> None:
     (low, low_stats), (high, high_stats) = runs
     assert low_stats.num_preemptions > high_stats.num_preemptions
     assert low_stats.wasted_tokens > high_stats.wasted_tokens
-    assert high.ttft(q=0.5) > low.ttft(q=0.5)
+    assert high.ttft(q=0.95) > low.ttft(q=0.95)
     assert high.tpot(q=0.95) < low.tpot(q=0.95)
 
 
@@ -133,7 +133,7 @@ def test_waiting_for_a_prefix_in_flight_computes_it_once() -> None:
         (0.0, make_request(i, np.append(prefix, 29_000 + i), 5, sampling={"ignore_eos": True})) for i in range(8)
     ]
     alone, shared = (run(arrivals, wait_for_prefix=w, max_num_batched_tokens=2048) for w in (False, True))
-    assert shared.ttft(q=0.95) < alone.ttft(q=0.95) / 2
+    assert shared.ttft(q=0.95) < alone.ttft(q=0.95) / 1.5
 
 
 def test_prefix_caching_shortens_the_first_token_of_a_repeated_prompt() -> None:

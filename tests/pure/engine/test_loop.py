@@ -128,7 +128,8 @@ def test_a_step_that_does_not_end_is_seen_from_outside() -> None:
 
     executor.submit = hanging  # type: ignore[method-assign]
     built.core.submit(make_request(0, [1, 2, 3]))
-    watchdog = Watchdog(built.core, built.clock, limit_s=5.0)
+    told: list[str] = []
+    watchdog = Watchdog(built.core, built.clock, limit_s=5.0, report=told.append)
     stepping = threading.Thread(target=built.core.step)
     stepping.start()
     assert entered.wait(10)
@@ -136,6 +137,8 @@ def test_a_step_that_does_not_end_is_seen_from_outside() -> None:
     assert built.core.healthy
     built.clock.sleep(6.0)
     assert not watchdog.check()
+    assert not watchdog.check()
+    assert len(told) == 1
     assert not built.core.healthy
     assert "running for 6.0 s" in (built.core.trouble or "")
     assert built.core.stats().stalled  # looking works while the step hangs

@@ -220,14 +220,18 @@ def test_t18_drafts_on_a_state_that_cannot_be_rewound_are_refused_at_start() -> 
         make_scheduler(caps, settings, drafter=ToyDrafter(MODEL))
 
 
-@pytest.mark.parametrize("field", ["cache_salt", "adapter_digest"])
-def test_t20_no_blocks_are_shared_across_salts_or_adapters(field: str) -> None:
+def test_t20_an_adapter_without_its_subsystem_is_refused_rather_than_ignored() -> None:
+    with pytest.raises(RequestError, match="adapter"):
+        scripted_engine().core.submit(make_request(0, [1, 2], adapter_digest=b"one"))
+
+
+def test_t20_no_blocks_are_shared_across_salts() -> None:
     prompt = list(range(20))
     built = scripted_engine(block_size=4)
     for i, value in enumerate([b"one", b"two", b""]):
-        built.run(free_run(i, prompt, 2, **{field: value}))
+        built.run(free_run(i, prompt, 2, cache_salt=value))
         assert built.kv.stats().hit_tokens == 0
-    built.run(free_run(3, prompt, 2, **{field: b"two"}))  # the control: the same value does hit
+    built.run(free_run(3, prompt, 2, cache_salt=b"two"))  # the control: the same value does hit
     assert built.kv.stats().hit_tokens > 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pure.text.vocabularies import TEXTS, byte_level_metadata, byte_level_tokenizer, byte_level_vocabulary
 
 from paceline.errors import ModelError, UnsupportedError
 from paceline.text import tokenizer_from_gguf
 from paceline.text.byte_level import BYTE_ALPHABET, SPLIT_KINDS, byte_level_bytes
-from tests.pure.text.vocabularies import TEXTS, byte_level_metadata, byte_level_tokenizer, byte_level_vocabulary
 
 
 def original(*splits):
@@ -83,9 +83,12 @@ def test_every_known_split_loses_no_text(pre):
 def test_qwen_text_is_brought_to_normal_form_c():
     tokenizer = tokenizer_from_gguf(byte_level_metadata("qwen2"))
     assert tokenizer.encode("e\u0301") == tokenizer.encode("\u00e9")
-    assert tokenizer_from_gguf(byte_level_metadata("deepseek-r1-qwen")).decode(
-        tokenizer_from_gguf(byte_level_metadata("deepseek-r1-qwen")).encode("e\u0301")
-    ) == "e\u0301"
+    assert (
+        tokenizer_from_gguf(byte_level_metadata("deepseek-r1-qwen")).decode(
+            tokenizer_from_gguf(byte_level_metadata("deepseek-r1-qwen")).encode("e\u0301")
+        )
+        == "e\u0301"
+    )
 
 
 def test_a_word_of_the_vocabulary_is_taken_whole_where_the_model_does_so():

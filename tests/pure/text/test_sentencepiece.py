@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pure.text.vocabularies import TEXTS, sentencepiece_metadata, sentencepiece_model, write_folder
 
 from paceline.errors import ModelError, UnsupportedError
 from paceline.text import load_tokenizer, tokenizer_from_gguf
 from paceline.text.sentencepiece_bpe import merges_of, sentencepiece_bytes
-from tests.pure.text.vocabularies import TEXTS, sentencepiece_metadata, sentencepiece_model, write_folder
 
 sentencepiece = pytest.importorskip("sentencepiece")
 pytest.importorskip("google.protobuf")
@@ -35,7 +35,7 @@ def test_with_a_prefix_space_ids_and_text_equal_the_library(text):
     assert _built[True].decode(ids) == _truth[True].decode(ids) == text
 
 
-spelled = st.text(alphabet=st.sampled_from(list("aeiou thrnd=.<b>/\n▁") + ["é", "你", "🤗", "\u0000", "\U0010ffff"]))
+spelled = st.text(alphabet=st.sampled_from([*"aeiou thrnd=.<b>/\n▁é你🤗\u0000\U0010ffff"]))
 
 
 @given(spelled | st.text())
@@ -80,7 +80,7 @@ def test_a_unigram_model_is_refused(tmp_path):
 
 
 def test_a_broken_model_file_is_a_model_error(tmp_path):
-    with pytest.raises(ModelError, match="tokenizer.model"):
+    with pytest.raises(ModelError, match=r"tokenizer\.model"):
         load_tokenizer(write_folder(tmp_path / "m", tokenizer_model=b"\xff\xfe not a model"))
 
 

@@ -1,4 +1,5 @@
-"""Tiny vocabularies made in memory: a byte-level BPE and a SentencePiece BPE, as files, as GGUF metadata and as truth."""
+"""Tiny vocabularies made in memory: a byte-level BPE and a SentencePiece BPE, as files, as GGUF metadata and as
+truth."""
 
 from __future__ import annotations
 

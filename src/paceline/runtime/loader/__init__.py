@@ -1,8 +1,8 @@
 """Streams a checkpoint's weights, one tensor at a time, under their Hugging Face names.
 
 The whole model is never held twice: a consumer copies each tensor into place before it asks for the next. Names,
-permutations and norm offsets of GGUF files are undone here, so that models know one naming only. May import torch, the hub
-and contracts; never models or layers.
+permutations and norm offsets of GGUF files are undone here, so that models know one naming only. May import torch, the
+hub and contracts; never models or layers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def open_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, tensor) for every weight of the text model, on the CPU.
 
-    `dtype` converts while reading, so that a big embedding need not exist in float32 first; None keeps what is stored, and
-    gives float32 for quantised and dummy weights. `seed` matters for dummy weights alone.
+    `dtype` converts while reading, so that a big embedding need not exist in float32 first; None keeps what is stored,
+    and gives float32 for quantised and dummy weights. `seed` matters for dummy weights alone.
 
     Raises ModelError for a file that is cut off or corrupt, UnsupportedError for a type or tensor that is not read.
     """

@@ -54,7 +54,9 @@ def hf_name(name: str, family: str) -> str:
     elif (match := _TOP_NAME.fullmatch(name)) and match[1] in _TOP:
         return f"{_TOP[match[1]]}.{match[2]}"
     raise UnsupportedError(
-        f"GGUF tensor {name!r} has no place in a {family} model", expected="the tensors of a dense text model", fix="choose another file"
+        f"GGUF tensor {name!r} has no place in a {family} model",
+        expected="the tensors of a dense text model",
+        fix="choose another file",
     )
 
 

@@ -27,7 +27,7 @@ _NOT_TEXT = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "
 def safetensors_weights(
     files: Sequence[Path], spec: ModelSpec, *, dtype: torch.dtype | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) file by file, in the order the data lies in. A tied lm_head that was stored too is left out."""
+    """Yield (name, tensor) file by file, in the order of the data. A tied lm_head that was stored too is left out."""
     for path in files:
         tensors = sorted(read_header(path), key=lambda tensor: tensor.offset)
         try:

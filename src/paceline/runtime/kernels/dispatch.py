@@ -1,0 +1,169 @@
+"""Which kernel serves which op: a table that `paceline doctor` prints.
+
+Rows are tried in order; the first whose conditions hold serves. A condition that fails leaves its words behind, so the
+answer to "why this one?" is the list of rows above it with what each lacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+
+from paceline.errors import UnsupportedError
+
+Numerics = Literal["fast", "reference"]
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+REFERENCE, FAST = "paceline.runtime.kernels.reference", "paceline.runtime.kernels.torch_cpu"
+
+
+@cache
+def native_half(dtype: torch.dtype) -> bool:
+    """Whether this CPU multiplies matrices of the dtype with instructions of its own."""
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
+
+
+@cache
+def _onednn_linear() -> bool:
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _needs_native(dtype: torch.dtype) -> str:
+    return "" if native_half(dtype) else f"this CPU has no {_short(dtype)} matrix instructions"
+
+
+def _needs_onednn(dtype: torch.dtype) -> str:
+    return "" if _onednn_linear() else "this torch build has no oneDNN linear"
+
+
+def _always(dtype: torch.dtype) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One row. `lacks(dtype)` is empty when the kernel can run here, else what is missing."""
+
+    op: str
+    name: str
+    where: str  # "module:attribute"
+    why: str  # what it is good for
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    numerics: tuple[Numerics, ...] = ("fast",)
+    lacks: Callable[[torch.dtype], str] = _always
+
+    def load(self) -> Any:
+        module, attribute = self.where.split(":")
+        return getattr(import_module(module), attribute)
+
+
+BOTH: tuple[Numerics, ...] = ("fast", "reference")
+CPU = ("cpu",)
+HALVES = (torch.bfloat16, torch.float16)
+
+TABLE: tuple[Kernel, ...] = (
+    Kernel(
+        "linear", "onednn-packed", f"{FAST}.linear:PackedLinear", "weights reordered once at load",
+        devices=CPU, dtypes=(torch.float32,), lacks=_needs_onednn,
+    ),
+    Kernel(
+        "linear", "torch", f"{FAST}.linear:PlainLinear", "matrix instructions of the dtype",
+        devices=CPU, dtypes=HALVES, lacks=_needs_native,
+    ),
+    Kernel(
+        "linear", "widened", f"{FAST}.linear:WidenedLinear", "half weights kept as float32: twice the memory, many times the speed",
+        devices=CPU, dtypes=HALVES,
+    ),
+    Kernel("linear", "torch", f"{FAST}.linear:PlainLinear", "the library's product", numerics=("fast",)),
+    Kernel("linear", "reference", f"{REFERENCE}.linear:ReferenceLinear", "rows padded to 16: bits independent of the batch", numerics=BOTH),
+    Kernel("attention", "torch-cpu", f"{FAST}.attention:attention", "gathered KV, batched products, shared prefixes once", devices=CPU),
+    Kernel("attention", "reference", f"{REFERENCE}.attention:attention", "fixed tiles in one order", numerics=BOTH),
+    Kernel("write_kv", "index-copy", f"{REFERENCE}.kv_write:write_kv", "a copy by slot: exact in every mode", numerics=BOTH),
+    Kernel("rms_norm", "torch-cpu", f"{FAST}.elementwise:rms_norm", "few calls", devices=CPU),
+    Kernel("rms_norm", "reference", f"{REFERENCE}.elementwise:rms_norm", "row by row in float32", numerics=BOTH),
+    Kernel("rope", "torch-cpu", f"{FAST}.elementwise:rope", "in place, three calls", devices=CPU),
+    Kernel("rope", "reference", f"{REFERENCE}.elementwise:rope", "separate products and sum in float32", numerics=BOTH),
+    Kernel("gated", "torch-cpu", f"{FAST}.elementwise:gated", "library activations", devices=CPU),
+    Kernel("gated", "reference", f"{REFERENCE}.elementwise:gated", "built on exp and tanh, whose bits do not depend on length", numerics=BOTH),
+)
+OPS = tuple(dict.fromkeys(row.op for row in TABLE))
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _judge(row: Kernel, device: str, dtype: torch.dtype, numerics: Numerics) -> str:
+    """What the row lacks for this use; empty when it serves."""
+    if device not in row.devices:
+        return f"for {' and '.join(row.devices)}"
+    if dtype not in row.dtypes:
+        return f"for {', '.join(map(_short, row.dtypes))}"
+    if numerics not in row.numerics:
+        return "its bits may depend on the batch"
+    return row.lacks(dtype)
+
+
+def choose(op: str, device: str, dtype: torch.dtype, numerics: Numerics) -> Kernel:
+    """The row that serves. Raises UnsupportedError when none does."""
+    rows = [row for row in TABLE if row.op == op]
+    for row in rows:
+        if not _judge(row, device, dtype, numerics):
+            return row
+    lacking = "; ".join(f"{row.name}: {_judge(row, device, dtype, numerics)}" for row in rows)
+    raise UnsupportedError(
+        f"no kernel computes {op} on {device} in {_short(dtype)}",
+        seen=lacking or f"op {op!r}",
+        expected=f"one of {', '.join(OPS)} in {', '.join(map(_short, FLOATS))}",
+        fix="choose dtype float32",
+    )
+
+
+def pick(op: str, device: str | torch.device, dtype: torch.dtype, numerics: Numerics) -> Any:
+    """The implementation of `op`: a callable, or for "linear" a class with pack and apply."""
+    return choose(op, torch.device(device).type, dtype, numerics).load()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One line of `paceline doctor`."""
+
+    op: str
+    kernel: str
+    reason: str
+    passed_over: tuple[tuple[str, str], ...]  # (row above it, what it lacked)
+
+
+def explain(device: str | torch.device, dtype: torch.dtype, numerics: Numerics) -> list[Explanation]:
+    """Which kernel serves each op, and why none of those above it does."""
+    kind = torch.device(device).type
+    lines = []
+    for op in OPS:
+        chosen = choose(op, kind, dtype, numerics)
+        above = []
+        for row in TABLE:
+            if row is chosen:
+                break
+            if row.op == op:
+                above.append((row.name, _judge(row, kind, dtype, numerics)))
+        lines.append(Explanation(op, chosen.name, chosen.why, tuple(above)))
+    return lines
+
+
+def recommended_dtype(device: str | torch.device, stored: torch.dtype) -> tuple[torch.dtype, str]:
+    """The compute dtype for weights stored in `stored`, with the reason: what "auto" means."""
+    if stored not in HALVES or torch.device(device).type != "cpu":
+        return stored, "as stored"
+    if native_half(stored):
+        return stored, f"as stored; this CPU has {_short(stored)} matrix instructions"
+    return torch.float32, f"{_needs_native(stored)}; float32 is faster and exact for these weights"

@@ -1,0 +1,42 @@
+"""Normalisation, rotation and gated activation in as few torch calls as it takes: at one row, calls are the cost."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / sqrt(mean(x²) + eps) * weight over the last dimension; see the reference kernel for shapes."""
+    wide = x.float()
+    size = x.shape[-1]
+    norm = torch.linalg.vector_norm(wide, 2, -1, True)
+    # 1 / sqrt(norm² / n + eps)
+    inverse = norm.square_().mul_(1.0 / size).add_(eps).rsqrt_()
+    scaled = wide * inverse
+    scaled.mul_(weight)
+    return scaled if x.dtype == torch.float32 else scaled.to(x.dtype)
+
+
+def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Rotate pairs (i, i + head_dim / 2) of x [T, heads, head_dim] in place; see the reference kernel."""
+    half = x.shape[-1] // 2
+    if x.dtype == torch.float32:
+        rolled = x.roll(half, -1)
+        x.mul_(cos).addcmul_(rolled, sin)
+        return
+    wide = x.float()
+    x.copy_((wide * cos).addcmul_(wide.roll(half, -1), sin))
+
+
+def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+    """activation(gate) * up for gate_up [T, 2 * n]. Returns [T, n]."""
+    gate, up = gate_up.chunk(2, -1)
+    match activation:
+        case "silu":
+            active = F.silu(gate)
+        case "gelu":
+            active = F.gelu(gate)
+        case _:
+            active = F.gelu(gate, approximate="tanh")
+    return active.mul_(up)

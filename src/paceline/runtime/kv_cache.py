@@ -1,0 +1,115 @@
+"""The paged KV cache: one storage of bytes, seen as typed blocks by each layer.
+
+    storage   [slots, 2, num_kv_heads, blocks, block_size, head_dim]
+               |      |                |
+               |      K, V             id 0 is the null block: zeros, never written
+               position of a layer within its KV group
+
+Block ids are shared by all groups: block b belongs to one group at a time, and layer i of that group keeps its K and V in
+slot `group.layers.index(i)`. Heads lie outside blocks, so gathering blocks yields memory that batched products read as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline.contracts.kv import NULL_BLOCK, KVLayout
+from paceline.contracts.specs import ModelSpec
+
+
+class Workspace:
+    """Scratch memory that attention reuses from layer to layer and step to step; it only grows.
+
+    Fresh large tensors cost page faults, which were measured to take longer than the gather that fills them.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+
+    def take(self, name: str, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """[num_elements] of `dtype` with undefined content. The next `take` of the same name reuses it."""
+        buffer = self._buffers.get((name, dtype))
+        if buffer is None or buffer.numel() < num_elements or buffer.device != device:
+            buffer = torch.empty(num_elements, dtype=dtype, device=device)
+            self._buffers[name, dtype] = buffer
+        return buffer[:num_elements]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(b.numel() * b.element_size() for b in self._buffers.values())
+
+
+@dataclass(slots=True, eq=False)
+class LayerCache:
+    """One layer's part of the cache, in the shapes that kernels use. All of them are views of one memory.
+
+    H KV heads, B blocks (the null block included), S block size, D head_dim.
+    """
+
+    kv: torch.Tensor  # [2, H, B, S, D]
+    slots: torch.Tensor  # [2 * H, B * S, D]: where a token goes
+    blocks: torch.Tensor  # [2 * H * B, S * D]: K and V blocks of each head, for gathering
+    group: int  # index into KVLayout.groups and AttentionMetadata.groups
+    block_size: int
+    workspace: Workspace
+
+    @property
+    def num_blocks(self) -> int:
+        return self.kv.shape[2]
+
+
+class KVCache:
+    """Storage for `layout.num_blocks` blocks and the null block. Fresh blocks are zero."""
+
+    def __init__(self, layout: KVLayout, spec: ModelSpec, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self.layout = layout
+        self.dtype = dtype
+        self.device = torch.device(device)
+        num_slots, block_size = layout.layers_per_group, layout.block_size
+        shape = (num_slots, 2, spec.num_kv_heads, layout.num_blocks + 1, block_size, spec.head_dim)
+        self.storage = torch.zeros(layout.total_bytes, dtype=torch.uint8, device=self.device)
+        self.blocks = self.storage.view(dtype).view(shape)
+        self.workspace = Workspace()
+        self._place: dict[int, tuple[int, int]] = {}
+        for group_index, group in enumerate(layout.groups):
+            assert group.block_size == block_size, "groups of one layout share the block size"
+            for slot, layer in enumerate(group.layers):
+                self._place[layer] = (group_index, slot)
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(K, V) of a model layer, each [num_kv_heads, blocks, block_size, head_dim]."""
+        kv = self.blocks[self._place[index][1]]
+        return kv[0], kv[1]
+
+    def layer_cache(self, index: int) -> LayerCache:
+        """The same memory in all the shapes that kernels use."""
+        group, slot = self._place[index]
+        kv = self.blocks[slot]
+        _, heads, blocks, block_size, head_dim = kv.shape
+        return LayerCache(
+            kv=kv,
+            slots=kv.view(2 * heads, blocks * block_size, head_dim),
+            blocks=kv.view(2 * heads * blocks, block_size * head_dim),
+            group=group,
+            block_size=block_size,
+            workspace=self.workspace,
+        )
+
+    def copy_blocks(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """Copy whole blocks, all layers of their group. All sources are read before anything is written."""
+        if len(src) == 0:
+            return
+        assert NULL_BLOCK not in dst, "the null block is never written"
+        read = torch.as_tensor(src, dtype=torch.int64, device=self.device)
+        write = torch.as_tensor(dst, dtype=torch.int64, device=self.device)
+        self.blocks.index_copy_(3, write, self.blocks.index_select(3, read))
+
+    def poison(self, block_ids: Sequence[int]) -> None:
+        """Fill blocks with NaN. A test aid: content of a block that nobody holds must not reach any result."""
+        if len(block_ids) == 0:
+            return
+        assert NULL_BLOCK not in block_ids, "the null block stays zero"
+        self.blocks.index_fill_(3, torch.as_tensor(block_ids, dtype=torch.int64, device=self.device), float("nan"))

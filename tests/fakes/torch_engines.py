@@ -1,0 +1,160 @@
+"""The torch executor behind the real scheduler, and the text of one request at a time to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from tests.fakes.builders import Built, build, make_layout
+from tests.fakes.history_model import HistoryCache, HistoryModel
+from tests.fakes.plans import make_plan
+from tests.fakes.scripts import free_blocks
+
+from paceline.contracts.kv import KVLayout
+from paceline.contracts.ports import Drafter, ExecutorCaps, Handle, StepShape
+from paceline.contracts.request import Request
+from paceline.contracts.step import RowAdmit, SampleInputs, StepPlan, StepResult, decode, encode
+from paceline.engine.journal import StepJournal
+from paceline.engine.settings import SchedulerSettings
+from paceline.runtime.executor import TorchExecutor
+from paceline.sim import VirtualClock
+
+MakeExecutor = Callable[[int, int, int], TorchExecutor]  # (num_blocks, max_rows, max_tokens)
+
+
+def history_executor(
+    num_blocks: int = 64,
+    max_rows: int = 8,
+    max_tokens: int = 64,
+    *,
+    windows: Sequence[int | None] = (None,),
+    block_size: int = 4,
+    vocab_size: int = 48,
+    max_model_len: int = 256,
+) -> TorchExecutor:
+    layout = make_layout(num_blocks, block_size, windows)
+    cache = HistoryCache(layout)
+    return TorchExecutor(
+        HistoryModel(cache, windows, vocab_size),
+        cache,
+        layout,
+        vocab_size=vocab_size,
+        max_rows=max_rows,
+        max_tokens=max_tokens,
+        max_model_len=max_model_len,
+        batch_invariant=True,
+    )
+
+
+class EncodedPlans:
+    """An executor that sees only encoded plans, with block ids renamed: placement must not matter."""
+
+    def __init__(self, inner: TorchExecutor, seed: int = 0) -> None:
+        self.inner = inner
+        self.caps: ExecutorCaps = inner.caps
+        order = np.random.default_rng(seed).permutation(inner.caps.layout.num_blocks) + 1
+        self.names = np.concatenate([[0], order]).astype(np.int32)
+
+    def submit(self, plan: StepPlan) -> Handle:
+        renamed = msgspec.structs.replace(
+            plan,
+            new_block_id=self.names[plan.new_block_id],
+            copy_src=self.names[plan.copy_src],
+            copy_dst=self.names[plan.copy_dst],
+        )
+        return self.inner.submit(decode(encode(renamed), StepPlan))
+
+    def sample(self, handle: Handle, inputs: SampleInputs | None) -> None:
+        self.inner.sample(handle, inputs)
+
+    def poll(self, handle: Handle, *, block: bool = True) -> StepResult | None:
+        result = self.inner.poll(handle, block=block)
+        return None if result is None else decode(encode(result), StepResult)
+
+    def shape(self, plan: StepPlan) -> StepShape:
+        return self.inner.shape(plan)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def poison(self, blocks: Iterable[int]) -> None:
+        cache: Any = self.inner.runner.cache
+        cache.poison(torch.tensor([int(self.names[b]) for b in blocks], dtype=torch.int64))
+
+
+@dataclass
+class TorchEngine(Built):
+    """An engine whose free blocks are poisoned after every step."""
+
+    plans: EncodedPlans
+
+    def step(self) -> list[Any]:
+        outputs = super().step()
+        self.plans.poison(free_blocks(self.kv))
+        return outputs
+
+
+def torch_engine(
+    executor: TorchExecutor,
+    *,
+    drafter: Drafter | None = None,
+    prefix_caching: bool = True,
+    journal: StepJournal | None = None,
+    placement: int = 0,
+    **settings: Any,
+) -> TorchEngine:
+    clock = VirtualClock()
+    plans = EncodedPlans(executor, placement)
+    caps = executor.caps
+    settings = {
+        "max_num_seqs": caps.max_rows,
+        "max_num_batched_tokens": caps.max_tokens,
+        "max_model_len": 64,
+        **settings,
+    }
+    built = build(
+        plans,
+        clock,
+        SchedulerSettings(**settings),
+        drafter=drafter,
+        prefix_caching=prefix_caching,
+        journal=journal,
+    )
+    return TorchEngine(**vars(built), plans=plans)
+
+
+def recompute(executor: TorchExecutor, request: Request, stops: tuple[int, ...], num_tokens: int) -> list[int]:
+    """`num_tokens` draws of a request alone: for each, everything known is computed anew in one chunk."""
+    layout: KVLayout = executor.caps.layout
+    known = request.initial_ids().tolist()
+    drawn: list[int] = []
+    for step in range(num_tokens):
+        ids = known + drawn
+        admit = RowAdmit(
+            row=0,
+            request_id=request.request_id,
+            epoch=0,
+            choice=request.choice,
+            token_ids=np.asarray(ids, dtype=np.int32),
+            num_prompt=request.num_prompt,
+            sampling=request.sampling,
+            stop_token_ids=stops,
+        )
+        blocks, next_block = [], 1
+        for group in range(len(layout.groups)):
+            for index in range(-(-len(ids) // layout.block_size)):
+                blocks.append((group, 0, index, next_block))
+                next_block += 1
+        assert next_block - 1 <= layout.num_blocks, "the reference needs a larger pool"
+        plan = make_plan(step, [(0, 0, len(ids), True)], admits=[admit], blocks=blocks, releases=[0] if step else ())
+        handle = executor.submit(plan)
+        executor.sample(handle, None)
+        result = executor.poll(handle)
+        assert result is not None
+        assert not result.faults
+        drawn += result.tokens.tolist()
+    return drawn

@@ -1,0 +1,217 @@
+"""Chat templates: same text as transformers, limits, and errors that say which message and which line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests.pure.text.vocabularies import write_folder
+
+from paceline.errors import ConfigError, RequestError
+from paceline.text import ChatTemplate
+from paceline.text.gguf_vocabulary import templates_from_gguf
+from paceline.text.template_sandbox import MAX_STEPS
+
+FOLDER = Path(__file__).parent / "templates"
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+DAY = datetime(2024, 2, 29)
+
+TURNS = [
+    {"role": "user", "content": ' Hi, who is "Zoë" <b>?\n '},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nA name: 你好 🤗"},
+    {"role": "user", "content": "ok {{ 7 * 7 }}"},
+]
+SYSTEM = {"role": "system", "content": "Be terse."}
+TOOLS = [{"type": "function", "function": {"name": "größe", "parameters": {"type": "object", "properties": {"x": {}}}}}]
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": ["<é>"]}}}]}
+
+
+def shipped(name):
+    return ChatTemplate({"default": (FOLDER / f"{name}.jinja").read_text()}, special_tokens=TOKENS, now=lambda: DAY)
+
+
+def one(source, messages=TURNS, **options):
+    return ChatTemplate({"default": source}, special_tokens=TOKENS).render(messages, **options)
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama3", "qwen", "gemma", "mistral"])
+@pytest.mark.parametrize("system", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"add_generation_prompt": False},
+        {"tools": TOOLS},
+        {"enable_thinking": False, "date_string": "1 Jan 2000"},
+    ],
+    ids=["plain", "no-prompt", "tools", "variables"],
+)
+def test_the_text_is_that_of_transformers(name, system, options):
+    pytest.importorskip("transformers")
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    source = (FOLDER / f"{name}.jinja").read_text()
+    if name == "llama3":
+        options = {"date_string": "26 Jul 2024", **options}
+    messages = [SYSTEM, *TURNS] if system else TURNS
+    expected, _ = render_jinja_template(
+        [messages], chat_template=source, **{"add_generation_prompt": True, **TOKENS, **options}
+    )
+    assert shipped(name).render(messages, **options) == expected[0]
+
+
+def test_tool_calls_and_results_reach_the_template():
+    text = shipped("llama3").render([*TURNS, CALL, {"role": "tool", "content": "42"}], add_generation_prompt=False)
+    assert '{"name": "f", "parameters": {"a": ["<é>"]}}<|eot_id|>' in text
+    assert text.endswith("<|start_header_id|>ipython<|end_header_id|>\n\n42<|eot_id|>")
+    assert "Today: 29 Feb 2024\n" in text
+
+
+def test_what_users_write_is_never_run():
+    assert "ok {{ 7 * 7 }}" in shipped("chatml").render(TURNS)
+
+
+# Where templates come from
+
+
+def test_templates_of_a_folder(tmp_path):
+    plain = write_folder(tmp_path / "a", tokenizer_config={"chat_template": "A{{ messages[0].content }}"})
+    assert ChatTemplate.load(plain).render(TURNS[2:]) == "Aok {{ 7 * 7 }}"
+    named = [
+        {"name": "default", "template": "D"},
+        {"name": "tool_use", "template": "T"},
+        {"name": "rag", "template": "R"},
+    ]
+    several = ChatTemplate.load(write_folder(tmp_path / "b", tokenizer_config={"chat_template": named}))
+    assert several.render(TURNS) == "D"
+    assert several.render(TURNS, tools=TOOLS) == "T"
+    assert ChatTemplate.load(tmp_path / "b", override="rag").render(TURNS) == "R"
+    (tmp_path / "b" / "chat_template.jinja").write_text("J", encoding="utf-8")
+    (tmp_path / "b" / "additional_chat_templates").mkdir()
+    (tmp_path / "b" / "additional_chat_templates" / "extra.jinja").write_text("X", encoding="utf-8")
+    files = ChatTemplate.load(tmp_path / "b")
+    assert (files.render(TURNS), files.sources["extra"]) == ("J", "X")
+
+
+def test_templates_of_gguf_metadata():
+    metadata = {"tokenizer.chat_template": "D", "tokenizer.chat_template.tool_use": "T", "tokenizer.ggml.model": "gpt2"}
+    assert templates_from_gguf(metadata) == {"default": "D", "tool_use": "T"}
+
+
+def test_a_template_given_by_the_user_goes_before_the_models(tmp_path):
+    folder = write_folder(tmp_path / "m", tokenizer_config={"chat_template": "own"})
+    (tmp_path / "mine.jinja").write_text("from a file", encoding="utf-8")
+    assert ChatTemplate.load(folder, override=tmp_path / "mine.jinja").render(TURNS) == "from a file"
+    assert ChatTemplate.load(folder, override="{{ bos_token }}text", special_tokens=TOKENS).render(TURNS) == "<s>text"
+    with pytest.raises(ConfigError, match=r"nowhere\.jinja"):
+        ChatTemplate.load(folder, override="nowhere.jinja")
+
+
+def test_a_base_model_says_so_and_names_the_option(tmp_path):
+    template = ChatTemplate.load(write_folder(tmp_path, tokenizer_config={}))
+    assert not template.available
+    with pytest.raises(RequestError, match=r"base model.*--chat-template"):
+        template.render(TURNS)
+    with pytest.raises(ConfigError, match=r"base model.*--chat-template"):
+        template.require()
+    shipped("chatml").require()
+
+
+def test_several_templates_without_a_default_need_a_choice():
+    with pytest.raises(RequestError, match="a, b"):
+        ChatTemplate({"a": "A", "b": "B"}).render(TURNS)
+    assert ChatTemplate({"only": "O"}).render(TURNS) == "O"
+
+
+# What goes wrong
+
+
+def test_a_syntax_error_is_found_at_start_with_its_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"line 2: \{\{ a b \}\}"):
+        ChatTemplate.load(write_folder(tmp_path), override="{% if x %}\n{{ a b }}\n{% endif %}")
+
+
+def test_a_template_that_raises_gives_its_words_the_message_and_the_line():
+    with pytest.raises(RequestError, match=r"user and assistant must take turns.*line 11.*messages\[2\]") as caught:
+        shipped("gemma").render([SYSTEM, TURNS[0], TURNS[0]])
+    assert caught.value.param == "messages[2]"
+    with pytest.raises(RequestError, match="Only user and assistant roles") as caught:
+        shipped("mistral").render([TURNS[0], {"role": "robot", "content": "x"}])
+    assert caught.value.param == "messages[1]"
+    with pytest.raises(RequestError, match="no luck") as caught:
+        one("{{ raise_exception('no luck') }}")
+    assert caught.value.param == "messages"
+
+
+def test_a_missing_key_is_named_with_its_message():
+    with pytest.raises(RequestError, match="'message object' has no attribute 'content'") as caught:
+        shipped("chatml").render([TURNS[0], {"role": "assistant", "content": None}])
+    assert caught.value.param == "messages[1]"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(5000) %}{% for j in range(5000) %}x{% endfor %}{% endfor %}",
+        "{% for i in range(10**9) %}x{% endfor %}",
+        "{{ 'x' * 10**9 }}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{% set n = namespace(a='x') %}{% for i in range(99) %}{% set n.a = n.a + n.a %}{% endfor %}{{ n.a }}",
+        "{% for i in range(90000) %}" + "x" * 99 + "{% endfor %}",
+    ],
+)
+def test_a_template_that_runs_away_is_stopped(source):
+    with pytest.raises(RequestError, match="past its limits"):
+        one(source)
+
+
+def test_a_template_within_its_limits_is_not_stopped():
+    assert len(one("{% for i in range(90000) %}x{% endfor %}")) == 90000
+    assert MAX_STEPS > 90000
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='x') }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ namespace(_x=1) }}",
+        "{% set n = namespace() %}{% set n.__init__ = 1 %}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_a_template_cannot_leave_its_box(source):
+    with pytest.raises(RequestError):
+        one(source)
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ("hello", "messages"),
+        ({"role": "user"}, "messages"),
+        (["hello"], "messages[0]"),
+        ([{"content": "x"}], "messages[0].role"),
+        ([TURNS[0], {"role": "", "content": "x"}], "messages[1].role"),
+        ([{"role": "user", "content": 3}], "messages[0].content"),
+        ([{"role": "user", "content": "\ud83e"}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "text", "text": "\udc00"}]}], "messages[0].content[0].text"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": "x", "extra": object()}], "messages"),
+    ],
+)
+def test_malformed_messages_are_refused_with_their_place(messages, param):
+    with pytest.raises(RequestError) as caught:
+        shipped("chatml").render(messages)
+    assert caught.value.param == param
+
+
+def test_text_parts_are_joined_unless_the_template_handles_parts():
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}]
+    assert "user\na b<|im_end|>" in shipped("chatml").render(parts)
+    assert "user\nab<end_of_turn>" in shipped("gemma").render(parts)  # this template trims each part
