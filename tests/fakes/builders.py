@@ -200,6 +200,7 @@ def scripted_engine(
     journal: StepJournal | None = None,
     masks: MaskSource | None = None,
     executor: dict[str, Any] | None = None,
+    cost: CostModel | None = None,
     **settings: Any,
 ) -> Built:
     """The toy model behind the real scheduler. `settings` are SchedulerSettings; tiny defaults."""
@@ -214,6 +215,7 @@ def scripted_engine(
         ScriptedExecutor(model, caps, clock=clock, **(executor or {})),
         clock,
         SchedulerSettings(**settings),
+        cost=cost,
         token_bytes=letter_bytes(vocab_size, (EOS,)),
         drafter=drafter,
         prefix_caching=prefix_caching,

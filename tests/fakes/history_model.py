@@ -25,11 +25,11 @@ class HistoryCache:
         self.ids = torch.full(shape, -1, dtype=torch.int64)
         self.positions = torch.full(shape, -1, dtype=torch.int64)
 
-    def copy_blocks(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+    def copy_blocks(self, src: Sequence[int], dst: Sequence[int]) -> None:
         self.ids[dst] = self.ids[src]
         self.positions[dst] = self.positions[src]
 
-    def poison(self, blocks: torch.Tensor) -> None:
+    def poison(self, blocks: Sequence[int]) -> None:
         """Make any later read of these blocks show."""
         self.positions[blocks] = -2
 

@@ -81,6 +81,7 @@ class ScriptedExecutor:
         self._rows: dict[int, _Row] = {}
         self._flights: dict[int, _Flight] = {}  # in order of submission
         self._last_step = -1
+        self._transfers: dict[int, tuple[list[int], np.ndarray, int]] = {}  # id -> (blocks, content, steps to go)
         assert len(self.model.windows) == len(layout.groups)
 
     # --- the port
@@ -139,6 +140,11 @@ class ScriptedExecutor:
         self._kv[ids] = self._rng.integers(0, 2**63, size=shape, dtype=np.int64).astype(U64)
         self._position[ids] = -1
         self._group[ids] = -1
+
+    def start_transfer(self, transfer_id: int, blocks: list[int], num_steps: int) -> None:
+        """Read `blocks` for somebody else until the result `num_steps` steps on reports it done. Nobody may write to
+        them meanwhile."""
+        self._transfers[transfer_id] = (blocks, self._kv[blocks].copy(), num_steps)
 
     # --- the step
 
@@ -212,7 +218,18 @@ class ScriptedExecutor:
                 row.tokens.append(0)  # whatever: the row is dead
                 continue
             self._sample(out, index, row, states, proposed, want, masks.get(index))
-        return out.build(self.device_ms)
+        return out.build(self.device_ms, self._transfers_done())
+
+    def _transfers_done(self) -> tuple[int, ...]:
+        done = []
+        for transfer_id, (blocks, content, steps) in list(self._transfers.items()):
+            if (self._kv[blocks] != content).any():
+                raise BlockMixUpError(f"blocks {blocks} were reused while transfer {transfer_id} read them")
+            self._transfers[transfer_id] = (blocks, content, steps - 1)
+            if steps <= 1:
+                done.append(transfer_id)
+                del self._transfers[transfer_id]
+        return tuple(done)
 
     def _forward(self, chunks: Sequence[tuple[_Row, int, list[int]]]) -> list[np.ndarray]:
         positions = [np.arange(start, start + len(ids)) for _, start, ids in chunks]
@@ -324,7 +341,7 @@ class _Results:
         if logprobs is not None:
             self.logprobs[row] = logprobs
 
-    def build(self, device_ms: float) -> StepResult:
+    def build(self, device_ms: float, transfers_done: tuple[int, ...]) -> StepResult:
         def column(values: list[int]) -> np.ndarray:
             return np.asarray(values, dtype=np.int32)
 
@@ -338,6 +355,7 @@ class _Results:
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             faults=tuple(self.faults),
+            transfers_done=transfers_done,
             device_ms=device_ms,
         )
 

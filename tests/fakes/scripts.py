@@ -13,11 +13,13 @@ from tests.fakes.toy_model import ToyDrafter, ToyModel
 
 from paceline.contracts.kv import ceil_div
 from paceline.contracts.request import Request, RequestOutput, expand_choices
+from paceline.cost.linear import LinearStepCost
 from paceline.engine.journal import StepJournal
 from paceline.engine.kv_manager import KVManager
 
 MAX_MODEL_LEN = 40
 STOPS = ("ab", "dda", "c", "bbb")
+DEAR_TOKENS = LinearStepCost(fixed_ms=0.1, per_token_ms=2.0)  # waiting for another's prefix pays
 
 
 @dataclass
@@ -68,6 +70,7 @@ def engines(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
         "max_wait_ms": draw(st.sampled_from([0.0, 0.0, 2.5])),
         "watermark": draw(st.sampled_from([0.0, 0.1])),
         "wait_for_prefix": draw(st.booleans()),
+        "cost": draw(st.sampled_from([None, DEAR_TOKENS])),
         "prefix_caching": draw(st.sampled_from([True, True, False])),
         "num_draft_tokens": 0 if drafts == "none" else draw(st.integers(1, 3)),
     }
@@ -114,7 +117,7 @@ def scripts(draw: st.DrawFn, *, disturb: bool = True) -> Script:
     for _ in range(draw(st.integers(1, 6))):
         call = draw(calls(next_id))
         next_id += len(call)
-        submits.setdefault(draw(st.integers(0, 12)), []).extend(call)
+        submits.setdefault(draw(st.sampled_from([0, 0, 0, 1, 2, 3, 5, 8, 12])), []).extend(call)
     aborts: dict[int, list[int]] = {}
     resets: list[int] = []
     if disturb:

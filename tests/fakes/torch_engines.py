@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from tests.fakes.builders import Built, build, make_layout
+from tests.fakes.builders import Built, build, make_layout, make_request
 from tests.fakes.history_model import HistoryCache, HistoryModel
 from tests.fakes.plans import make_plan
 from tests.fakes.scripts import free_blocks
@@ -21,9 +21,28 @@ from paceline.contracts.step import RowAdmit, SampleInputs, StepPlan, StepResult
 from paceline.engine.journal import StepJournal
 from paceline.engine.settings import SchedulerSettings
 from paceline.runtime.executor import TorchExecutor
+from paceline.runtime.input_batch import InputBatch
+from paceline.runtime.model_runner import ModelRunner
 from paceline.sim import VirtualClock
 
-MakeExecutor = Callable[[int, int, int], TorchExecutor]  # (num_blocks, max_rows, max_tokens)
+MIXES: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 0.8, "sampling": {"top_p": 0.9, "top_k": 20}},
+    {"temperature": 1.3, "sampling": {"min_p": 0.05, "typical_p": 0.9}},
+    {"temperature": 0.0, "sampling": {"repetition_penalty": 1.4, "presence_penalty": 0.3}},
+    {"temperature": 1.0, "sampling": {"frequency_penalty": 0.7, "logit_bias": {5: 2.0, 9: -4.0}, "min_tokens": 4}},
+]
+
+
+def make_requests(num: int = 12, max_tokens: int = 14) -> list[Request]:
+    rng = np.random.default_rng(3)
+    shared = rng.integers(8, 48, 13).tolist()
+    requests = []
+    for index in range(num):
+        prompt = (shared if index % 2 else []) + rng.integers(8, 48, 1 + index).tolist()
+        requests.append(make_request(index, prompt, max_tokens, seed=index, **MIXES[index % len(MIXES)]))
+    return requests
 
 
 def history_executor(
@@ -38,16 +57,9 @@ def history_executor(
 ) -> TorchExecutor:
     layout = make_layout(num_blocks, block_size, windows)
     cache = HistoryCache(layout)
-    return TorchExecutor(
-        HistoryModel(cache, windows, vocab_size),
-        cache,
-        layout,
-        vocab_size=vocab_size,
-        max_rows=max_rows,
-        max_tokens=max_tokens,
-        max_model_len=max_model_len,
-        batch_invariant=True,
-    )
+    rows = InputBatch(layout, max_rows=max_rows, max_model_len=max_model_len, device=torch.device("cpu"))
+    runner = ModelRunner(HistoryModel(cache, windows, vocab_size), cache, rows, vocab_size=vocab_size)
+    return TorchExecutor(runner, layout, max_rows=max_rows, max_tokens=max_tokens, batch_invariant=True)
 
 
 class EncodedPlans:
@@ -83,7 +95,7 @@ class EncodedPlans:
 
     def poison(self, blocks: Iterable[int]) -> None:
         cache: Any = self.inner.runner.cache
-        cache.poison(torch.tensor([int(self.names[b]) for b in blocks], dtype=torch.int64))
+        cache.poison([int(self.names[b]) for b in blocks])
 
 
 @dataclass
@@ -104,6 +116,7 @@ def torch_engine(
     drafter: Drafter | None = None,
     prefix_caching: bool = True,
     journal: StepJournal | None = None,
+    token_bytes: Sequence[bytes] | None = None,
     placement: int = 0,
     **settings: Any,
 ) -> TorchEngine:
@@ -120,6 +133,7 @@ def torch_engine(
         plans,
         clock,
         SchedulerSettings(**settings),
+        token_bytes=token_bytes,
         drafter=drafter,
         prefix_caching=prefix_caching,
         journal=journal,

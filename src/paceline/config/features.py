@@ -66,6 +66,15 @@ FEATURES: tuple[Feature, ...] = (
         for kind in ("fp8", "int8", "int4")
     ),
     *(
+        Feature(
+            name=f"kv_dtype:{kind}",
+            instead="kv_dtype:compute",
+            available=False,
+            why_not=f"a KV cache in another type than the compute type is {NOT_YET}",
+        )
+        for kind in ("float32", "bfloat16", "float16")
+    ),
+    *(
         Feature(name=f"kv_tier:{tier}", available=False, why_not=f"KV offload is {NOT_YET}")
         for tier in ("dram", "nvme", "remote")
     ),

@@ -1,5 +1,9 @@
 """Workspace of the worst step a configuration admits, by formula: the activations line of the memory ledger.
 
+Symbols: T tokens and R rows of the step, C longest context, h hidden size, q = query heads x head dim,
+k = KV heads x head dim, m intermediate size, S rows of logits at once, V vocabulary, b bytes of the compute type.
+Each formula follows the tensors that are alive together in the code it speaks of and is checked against measured peaks.
+
 Not covered: what an allocator keeps beyond what is live (the ledger's margin is for that).
 """
 
@@ -7,71 +11,105 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline.contracts.kv import ceil_div
 from paceline.contracts.specs import ModelSpec
 from paceline.cost.memory import format_bytes
 
 LOGITS_COPIES = 5  # float32: logits, the raw copy kept for log-probabilities, rows taken of it, exp of those, a mask
+PLAIN_LOGITS_COPIES = 3  # logits, rows taken of it, exp of those
+GATHER_ELEMENTS = 1 << 20  # K and V elements that fast attention gathers at once for decode rows, or one row's
+MASKED_QUERIES = 256  # queries per masked piece of fast prefill
+QUERY_TILE, KV_TILE = 16, 256  # of reference attention
+PROMPT_LOGITS = 1 << 22  # logits computed at once for the log-probabilities of a prompt
 
 
 class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
     """The largest step a configuration admits."""
 
-    num_tokens: int  # full budget
-    num_rows: int  # full row table
-    num_logit_rows: int  # positions whose logits exist at once (sampled rows, or a chunk with prompt logprobs)
-    context_tokens: int  # longest sequence
-    chunk_tokens: int  # most tokens of one row in the step
+    num_tokens: int  # T: full budget
+    num_rows: int  # R: full row table
+    num_logit_rows: int  # S: positions whose logits exist at once
+    context_tokens: int  # C: longest sequence
     logprobs: bool = True
 
 
-class AttentionWorkspace(msgspec.Struct, frozen=True, kw_only=True):
-    """How the attention in use spends memory, as its executor states it."""
+def worst_step(spec: ModelSpec, *, num_tokens: int, num_rows: int, context_tokens: int) -> WorstStep:
+    """Full budget, full row table, longest context, every row drawing with log-probabilities, or a prompt's slice."""
+    logit_rows = max(num_rows, PROMPT_LOGITS // spec.vocab_size, 1)
+    return WorstStep(
+        num_tokens=num_tokens, num_rows=num_rows, num_logit_rows=logit_rows, context_tokens=context_tokens
+    )
 
-    gathered_tokens: int  # K and V positions copied out of the cache at once
-    score_elements: int  # query x key scores held at once, over all heads
-    copies: int = 1  # of the gathered K and V (2: repeated for query heads, or cast)
 
+def fast_attention_bytes(spec: ModelSpec, step: WorstStep, dtype_bytes: int, *, widened: bool = False) -> int:
+    """Attention that gathers blocks and multiplies them in batches.
 
-def worst_attention(spec: ModelSpec, step: WorstStep, *, kv_budget_tokens: int) -> AttentionWorkspace:
-    """Workspace of attention that gathers whole contexts: one long prefill row, or every row decoding at full length.
+    Kept from step to step: gathered K and V for decode, for a shared prefix and for a prefill chunk, each up to one
+    whole context. On top, the larger of
 
-    A step cannot read more context than the cache holds, hence `kv_budget_tokens`.
+        decode      3 x 4 heads R C          float32 scores over a shared prefix, their concatenation, their softmax
+        prefill     2 x 4 heads 256 C        only with soft-capped scores; else products are tiled
+
+    and masks, 2 x 4 T x what a query may see, where a window or a soft-cap needs them. `widened`: half precision that
+    is computed in float32, so gathered twice.
     """
-    prefill_scores = spec.num_heads * step.chunk_tokens * step.context_tokens
-    contexts = min(step.num_rows * step.context_tokens, max(kv_budget_tokens, step.context_tokens))
-    decode_scores = spec.num_heads * contexts
-    return AttentionWorkspace(gathered_tokens=contexts, score_elements=max(prefill_scores, decode_scores), copies=2)
+    kv = spec.num_kv_heads * spec.head_dim
+    context = 2 * kv * step.context_tokens
+    element_bytes = dtype_bytes + 4 if widened else dtype_bytes
+    gathered = (max(GATHER_ELEMENTS, context) + 2 * context) * element_bytes
+    scores = 3 * 4 * spec.num_heads * step.num_rows * step.context_tokens
+    seen = 0
+    if spec.attention_softcap is not None:
+        scores = max(scores, 2 * 4 * spec.num_heads * MASKED_QUERIES * step.context_tokens)
+        seen = step.context_tokens
+    windows = [layer.window for layer in spec.layers if layer.window is not None]
+    if windows:
+        seen = max(seen, min(step.context_tokens, max(windows) + MASKED_QUERIES))
+    return gathered + scores + 2 * 4 * step.num_tokens * seen
+
+
+def tiled_attention_bytes(spec: ModelSpec, step: WorstStep, num_groups: int) -> int:
+    """Reference attention: A tiles of 16 queries against tiles of 256 slots, all in float32.
+
+    gathered    3 x 2 x A 256 k x 4      as read, split, with dead slots cleared
+    scores      4 x A heads 16 x 256 x 4
+    state       6 x A 16 q x 4           queries, running maximum, sum and mix, and their copies
+    masks       A 16 C bytes             for each KV group
+    """
+    tiles = step.num_rows + ceil_div(step.num_tokens, QUERY_TILE)
+    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    gathered = 3 * 2 * tiles * KV_TILE * kv * 4
+    scores = 4 * tiles * spec.num_heads * QUERY_TILE * KV_TILE * 4
+    state = 6 * tiles * QUERY_TILE * query * 4
+    masks = num_groups * tiles * QUERY_TILE * ceil_div(step.context_tokens, KV_TILE) * KV_TILE
+    return gathered + scores + state + masks
 
 
 def activation_bytes(
-    spec: ModelSpec, step: WorstStep, *, dtype_bytes: int, attention: AttentionWorkspace
+    spec: ModelSpec, step: WorstStep, *, dtype_bytes: int, attention_bytes: int, widened: bool = False
 ) -> tuple[int, str]:
     """Peak workspace of one step in bytes, and the formula with its numbers.
 
-    With T tokens, S logit rows, h hidden, q = query heads x head dim, k = KV heads x head dim, m intermediate, b bytes:
+        hidden      3 T h b                  residual stream, normalised input, a layer's output
+        then the largest of three that never live together:
+        attention   T (2 q + 2 k) b          packed q, k, v and the output, with `attention_bytes`
+        mlp         T 3 m b                  gate, up and their product
+        logits      5 copies x S V x 4       float32, with log-probabilities; 3 without
 
-        hidden      3 T h b                 residual stream, normalised input, a layer's output
-        layer       max of the two below: they never live together
-          attention T (2 q + 2 k) b         packed q, k, v and the output
-                    + copies x 2 G k b      G gathered positions of K and of V
-                    + 2 x 4 x scores        float32 scores and their exponentials
-          mlp       T 3 m b                 gate, up and their product
-        logits      5 copies x S V x 4      float32, with log-probabilities; 3 without (logits, rows taken, exp)
+    What attention gathers stays allocated and counts in every case. `widened` as in `fast_attention_bytes`.
     """
-    query = spec.num_heads * spec.head_dim
-    kv = spec.num_kv_heads * spec.head_dim
-    hidden = 3 * step.num_tokens * spec.hidden_size * dtype_bytes
-    projections = step.num_tokens * (2 * query + 2 * kv) * dtype_bytes
-    gathered = attention.copies * 2 * attention.gathered_tokens * kv * dtype_bytes
-    scores = 2 * 4 * attention.score_elements
-    mlp = step.num_tokens * 3 * spec.intermediate_size * dtype_bytes
-    layer = max(projections + gathered + scores, mlp)
-    copies = LOGITS_COPIES if step.logprobs else 3
+    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    element_bytes = dtype_bytes + 4 if widened else dtype_bytes
+    hidden = 3 * step.num_tokens * spec.hidden_size * element_bytes
+    projections = step.num_tokens * (2 * query + 2 * kv) * element_bytes
+    mlp = step.num_tokens * 3 * spec.intermediate_size * element_bytes
+    copies = LOGITS_COPIES if step.logprobs else PLAIN_LOGITS_COPIES
     logits = copies * step.num_logit_rows * spec.vocab_size * 4
+    total = hidden + attention_bytes + max(projections, mlp, logits)
     how = (
         f"worst step: {step.num_tokens} tokens, {step.num_rows} rows, context {step.context_tokens}; hidden "
-        f"{format_bytes(hidden)}, attention or mlp {format_bytes(layer)}, logits of {step.num_logit_rows} rows "
+        f"{format_bytes(hidden)}, attention {format_bytes(attention_bytes)}, and the larger of projections "
+        f"{format_bytes(projections)}, mlp {format_bytes(mlp)} and logits of {step.num_logit_rows} rows "
         f"{format_bytes(logits)}"
     )
-    # Logits are computed after the last layer: its workspace is gone by then.
-    return hidden + max(layer, logits), how
+    return total, how

@@ -183,6 +183,10 @@ class BlockPool(Generic[Label]):
         self.version += 1
         return True
 
+    def backers(self) -> Iterable[tuple[int, int]]:
+        """(block, backer) pairs, for audits."""
+        return self._backers.items()
+
     # labels and pins
 
     def set_label(self, block: int, label: Label) -> None:

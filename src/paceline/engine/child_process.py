@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -47,7 +46,7 @@ class ChildProcess:
                 [*argv, address],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=None if environment is None else {**os.environ, **environment},
+                env=environment,
                 start_new_session=True,
                 text=True,
                 errors="replace",

@@ -108,6 +108,7 @@ class InProcessClient:
         if self._thread is not None:
             self._thread.join()
         self._core.close()
+        self._notify()  # whoever waits for outputs that will not come
 
     def _notify(self) -> None:
         with self._changed:
@@ -149,9 +150,9 @@ class InProcessClient:
 class ChildClient:
     """An engine in a child process, started as `argv` plus one argument, the address for `serve_child`.
 
-    `environment` is added to this process's for the child. When the child dies every open request gets an error
-    output, and every later call raises EngineDeadError. When this process dies, so does the child. Safe to use from
-    several threads.
+    `environment` is the child's whole environment (None: this process's). When the child dies every open request gets
+    an error output, and every later call raises EngineDeadError. When this process dies, so does the child. Safe to use
+    from several threads.
     """
 
     def __init__(

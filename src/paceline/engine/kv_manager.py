@@ -378,6 +378,10 @@ class KVManager:
             assert all(self._cache.owner(key) == kv.request_id for key in kv.pending)
         assert dict(refs) == {block: pool.refs(block) for block in refs}
         assert len(refs) == pool.num_held
+        for block, backer in pool.backers():
+            owner = self._live[backer]
+            assert any(block in owner.tables[group] for group in self._sliding)
+            assert owner.capacity_tokens < owner.num_known_blocks * self._block_size, "backed behind the promise"
         assert pool.reserved == sum(sum(kv.promised) for kv in self._live.values())
         assert self._cache.num_pending == sum(len(kv.pending) for kv in self._live.values())
         for entry in self._cache.entries():

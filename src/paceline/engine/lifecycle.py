@@ -189,7 +189,8 @@ class Lifecycle:
         output.timeline = state.timeline
         output.usage = usage_of(state)
         self.num_finished += 1
-        self.record(state, Kind.FINISH, reason, now, {"output": float(state.output_tokens)})
+        kind = Kind.REFUSE if reason is Reason.NEVER_FITS else Kind.FINISH
+        self.record(state, kind, reason, now, {"output": float(state.output_tokens), "known": float(state.known)})
 
 
 def usage_of(state: RequestState) -> Usage:

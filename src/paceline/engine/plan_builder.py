@@ -104,12 +104,12 @@ class PlanBuilder:
         total = 0
         for state in selection.decodes:
             most = min(settings.num_draft_tokens, state.limit - state.known - 1, room - total)
+            drafts, state.drafts = state.drafts, []  # a device's proposals are for this step or for none
             if most <= 0 or state.row == NO_ROW:
                 continue
             if self._drafter is not None:
-                drafts = [int(token) for token in self._drafter.propose(state.ids(), most)][:most]
-            else:
-                drafts, state.drafts = state.drafts[:most], []
+                drafts = [int(token) for token in self._drafter.propose(state.ids(), most)]
+            del drafts[most:]
             end = state.planned + 1 + len(drafts)
             if end > state.capacity and not self.room.grow(selection, state, end, now):
                 del drafts[state.capacity - state.planned - 1 :]  # nobody is preempted for a guess

@@ -90,7 +90,7 @@ class SequenceKV:
             assert len(table) * group.block_size == self.capacity_tokens >= self.num_computed
             assert all(block == NULL_BLOCK for block in table[:first]), "not given back"
             assert NULL_BLOCK not in table[first:], "a hole behind the window"
-            assert first <= group.first_visible_block(self.num_computed), "dropped a visible block"
+            assert first == group.first_visible_block(self.num_computed), "dropped too early or too late"
             assert len(table) - first <= group.max_blocks(self.capacity_tokens, max_chunk_tokens)
             assert promised <= max(0, self.num_known_blocks - len(table)), "promised more than is missing"
 

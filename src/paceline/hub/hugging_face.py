@@ -123,6 +123,8 @@ def _check_room(package: Any, hub_id: str, options: dict[str, Any], cache_dir: P
         plan = package.snapshot_download(hub_id, dry_run=True, **options)
     except TypeError:  # versions before 1.0 have no dry run
         return
+    except OSError:  # not to be had: the download that follows says why
+        return
     check_space(cache_dir, sum(file.file_size for file in plan if file.will_download))
 
 

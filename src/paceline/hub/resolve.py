@@ -61,7 +61,7 @@ def resolve(
             pull(alias, cache_dir, progress=progress)
         return inspect(alias_path(alias, cache_dir), name, weights=weights)
     path = Path(name).expanduser()
-    if path.exists():
+    if name and path.exists():
         return inspect(path, name, weights=weights)
     hub_id, _, at = name.partition("@")
     if is_hub_id(hub_id) and not name.lower().endswith(".gguf") and not name.startswith("."):

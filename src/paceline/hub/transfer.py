@@ -116,7 +116,7 @@ def _continue(url: str, part: Path, http: httpx.Client, stage: str, progress: Pr
             check_space(part.parent, total - have)
         with part.open("ab" if have else "wb") as file:
             progress(stage, have, total)
-            for chunk in response.iter_bytes(CHUNK_BYTES):
+            for chunk in response.iter_raw():  # unbuffered: what has arrived is kept when the connection breaks
                 file.write(chunk)
                 have += len(chunk)
                 progress(stage, have, total)

@@ -16,8 +16,9 @@ import torch
 from paceline.contracts.kv import KVLayout
 from paceline.contracts.ports import ExecutorCaps, StepShape
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult
-from paceline.runtime.input_batch import InputBatch
-from paceline.runtime.model_runner import Cache, Forward, Model, ModelRunner
+from paceline.runtime.model_runner import Forward, ModelRunner
+from paceline.runtime.worker import Worker
+from paceline.runtime.worst_plan import StepLimits
 
 
 @dataclass(slots=True)
@@ -45,35 +46,30 @@ def plan_shape(plan: StepPlan) -> StepShape:
 class TorchExecutor:
     """contracts.ports.Executor over one torch device.
 
-    `max_tokens` bounds the positions of a step, `max_model_len` a row's tokens. `batch_invariant` says whether the
-    model was built in reference numerics, where a row's logits do not depend on the rest of the step.
+    `max_tokens` bounds the positions of a step. `batch_invariant` says whether the model was built in reference
+    numerics, where a row's logits do not depend on the rest of the step.
     """
 
     def __init__(
         self,
-        model: Model,
-        cache: Cache,
+        runner: ModelRunner,
         layout: KVLayout,
         *,
-        vocab_size: int,
         max_rows: int,
         max_tokens: int,
-        max_model_len: int,
-        device: torch.device | str = "cpu",
         batch_invariant: bool = False,
     ) -> None:
-        self.device = torch.device(device)
+        self.runner = runner
+        self.device = runner.rows.device
         self.caps = ExecutorCaps(
             layout=layout,
             max_rows=max_rows,
             max_tokens=max_tokens,
-            vocab_size=vocab_size,
+            vocab_size=runner.vocab_size,
             max_in_flight=1,
             spec_kinds=("host",),
             batch_invariant=batch_invariant,
         )
-        rows = InputBatch(layout, max_rows=max_rows, max_model_len=max_model_len, device=self.device)
-        self.runner = ModelRunner(model, cache, rows, vocab_size=vocab_size)
 
     def submit(self, plan: StepPlan) -> StepHandle:
         inputs = self.runner.prepare(plan)
@@ -104,3 +100,15 @@ class TorchExecutor:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def build_executor(worker: Worker, limits: StepLimits) -> TorchExecutor:
+    """The executor over a worker whose KV cache is allocated."""
+    assert worker.kv_cache is not None, "allocate_kv comes first"
+    return TorchExecutor(
+        worker.runner(limits),
+        worker.kv_cache.layout,
+        max_rows=limits.max_rows,
+        max_tokens=limits.max_tokens,
+        batch_invariant=worker.numerics == "reference",
+    )

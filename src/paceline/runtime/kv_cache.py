@@ -5,8 +5,8 @@
                |      K, V             id 0 is the null block: zeros, never written
                position of a layer within its KV group
 
-Block ids are shared by all groups: block b belongs to one group at a time, and layer i of that group keeps its K and V in
-slot `group.layers.index(i)`. Heads lie outside blocks, so gathering blocks yields memory that batched products read as it is.
+Block ids are shared by all groups: block b belongs to one group at a time, and layer i of that group keeps its K and V
+in slot `group.layers.index(i)`. Heads lie outside blocks, so gathered blocks are what batched products read as it is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class LayerCache:
 class KVCache:
     """Storage for `layout.num_blocks` blocks and the null block. Fresh blocks are zero."""
 
-    def __init__(self, layout: KVLayout, spec: ModelSpec, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, layout: KVLayout, spec: ModelSpec, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
         self.layout = layout
         self.dtype = dtype
         self.device = torch.device(device)

@@ -40,7 +40,7 @@ class Model(Protocol):
 
 
 class Cache(Protocol):
-    def copy_blocks(self, src: torch.Tensor, dst: torch.Tensor) -> None: ...
+    def copy_blocks(self, src: Sequence[int], dst: Sequence[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -77,8 +77,7 @@ class ModelRunner:
     def forward(self, plan: StepPlan, inputs: StepInputs | None) -> Forward:
         """Copies and the forward pass, up to the draw."""
         if len(plan.copy_src):
-            to_device = self.rows.to_device
-            self.cache.copy_blocks(to_device(plan.copy_src.astype(np.int64)), to_device(plan.copy_dst.astype(np.int64)))
+            self.cache.copy_blocks(plan.copy_src.tolist(), plan.copy_dst.tolist())
         if inputs is None:
             return Forward(plan, None)
         with forward_context(ForwardContext(inputs.attention)):

@@ -176,7 +176,15 @@ def _add_listed_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any])
     from tokenizers import AddedToken
 
     known = backend.get_added_tokens_decoder()
-    for key, entry in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0])):
+    listed = config.get("added_tokens_decoder") or {}
+    if not all(key.isdecimal() and isinstance(entry, dict) and "content" in entry for key, entry in listed.items()):
+        raise ModelError(
+            "tokenizer_config.json lists added tokens in a way that cannot be read",
+            seen=f"{listed!r:.80}",
+            expected="added_tokens_decoder: id to an object with content",
+            fix="copy it from the model again",
+        )
+    for key, entry in sorted(listed.items(), key=lambda item: int(item[0])):
         if int(key) in known and known[int(key)].content == entry["content"]:
             continue
         flags = {name: bool(entry.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}

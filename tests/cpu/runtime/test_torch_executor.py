@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.fakes.builders import EOS, make_request
 from tests.fakes.plans import make_admit, make_plan
-from tests.fakes.torch_engines import history_executor, recompute, torch_engine
+from tests.fakes.torch_engines import MIXES, history_executor, make_requests, recompute, torch_engine
 
 from paceline.contracts.request import Request, SamplingParams, expand_choices
 from paceline.contracts.step import Logits, SampleInputs, StepPlan, StepResult
 from paceline.errors import UnsupportedError
 from paceline.runtime.executor import TorchExecutor
-
-MIXES: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"temperature": 1.0},
-    {"temperature": 0.8, "sampling": {"top_p": 0.9, "top_k": 20}},
-    {"temperature": 1.3, "sampling": {"min_p": 0.05, "typical_p": 0.9}},
-    {"temperature": 0.0, "sampling": {"repetition_penalty": 1.4, "presence_penalty": 0.3}},
-    {"temperature": 1.0, "sampling": {"frequency_penalty": 0.7, "logit_bias": {5: 2.0, 9: -4.0}, "min_tokens": 4}},
-]
 
 
 class Echo:
@@ -49,22 +41,16 @@ class Oracle:
         return []
 
 
-def make_requests(num: int = 12, max_tokens: int = 14) -> list[Request]:
-    rng = np.random.default_rng(3)
-    shared = rng.integers(8, 48, 13).tolist()
-    requests = []
-    for index in range(num):
-        prompt = (shared if index % 2 else []) + rng.integers(8, 48, 1 + index).tolist()
-        requests.append(make_request(index, prompt, max_tokens, seed=index, **MIXES[index % len(MIXES)]))
-    return requests
-
-
-def alone(request: Request, windows: tuple[int | None, ...] = (None,)) -> list[int]:
-    """What the request draws by itself, up to its end."""
-    count = request.sampling.max_tokens
-    assert count is not None
-    text = recompute(history_executor(400, windows=windows), request, (EOS,), count)
-    return text[: text.index(EOS)] if EOS in text else text
+@functools.cache
+def texts_alone(windows: tuple[int | None, ...] = (None,)) -> dict[int, list[int]]:
+    """What each of `make_requests()` draws by itself, up to its end."""
+    found = {}
+    for request in make_requests():
+        count = request.sampling.max_tokens
+        assert count is not None
+        text = recompute(history_executor(400, windows=windows), request, (EOS,), count)
+        found[request.request_id] = text_of(text[: text.index(EOS) + 1] if EOS in text else text)
+    return found
 
 
 def text_of(tokens: list[int]) -> list[int]:
@@ -92,7 +78,7 @@ def test_any_schedule_gives_the_text_of_one_request_alone(
     requests = make_requests()
     done = engine.run(*requests)
     for request in requests:
-        assert text_of(done[request.request_id].token_ids) == alone(request, windows), request.request_id
+        assert text_of(done[request.request_id].token_ids) == texts_alone(windows)[request.request_id]
 
 
 def test_sampled_text_is_the_same_with_and_without_drafts() -> None:
@@ -145,9 +131,10 @@ def test_a_choice_that_ends_early_leaves_the_others_streaming() -> None:
 
 def test_prior_output_counts_for_positions_penalties_and_minimum_length() -> None:
     for mix in MIXES:
-        whole = make_request(0, [9, 8, 30], 16, seed=3, **mix)
+        options = {**mix, "sampling": {**mix.get("sampling", {}), "ignore_eos": True}}
+        whole = make_request(0, [9, 8, 30], 16, seed=3, **options)
         text = torch_engine(history_executor()).run(whole)[0].token_ids
-        moved = make_request(1, [9, 8, 30], 16, seed=3, prior_output=tuple(text[:6]), **mix)
+        moved = make_request(1, [9, 8, 30], 16, seed=3, prior_output=tuple(text[:6]), **options)
         assert text[:6] + torch_engine(history_executor()).run(moved)[1].token_ids == text
 
 
@@ -187,7 +174,7 @@ def test_a_row_that_is_not_a_number_faults_alone() -> None:
 
 def test_a_broken_request_ends_with_an_error_and_its_neighbours_do_not_notice() -> None:
     requests = make_requests(4)
-    expected = {r.request_id: alone(r) for r in requests}
+    expected = texts_alone()
     executor = history_executor()
     model: Any = executor.runner.model
     value = 7

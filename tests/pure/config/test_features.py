@@ -30,8 +30,12 @@ def test_preemption_by_offload_is_refused_and_recompute_offered():
     assert "preemption:recompute" in caught.value.fix
 
 
-@pytest.mark.parametrize("dtype", ["fp8", "int8", "int4"])
-def test_quantised_kv_is_refused_by_name(dtype):
+def test_the_compute_type_may_be_named_as_the_kv_type():
+    check(kv_cache_dtype="float32")
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int8", "int4", "bfloat16"])
+def test_another_kv_type_is_refused_by_name(dtype):
     with pytest.raises(UnsupportedError, match=f"kv_dtype:{dtype}") as caught:
         check(kv_cache_dtype=dtype)
     assert "kv_dtype:compute" in caught.value.fix

@@ -18,7 +18,6 @@ from paceline.cost.memory import (
     plan_memory,
     weight_bytes,
 )
-from paceline.cost.workspace import AttentionWorkspace, WorstStep, activation_bytes, worst_attention
 from paceline.errors import CapacityError
 
 
@@ -181,37 +180,6 @@ def test_any_machine_gets_a_sound_plan_or_a_clear_refusal(
     assert plan.ledger.total <= plan.ledger.budget_bytes <= available + taken
     assert plan.ledger.margin.predicted_bytes >= 64 * MIB
     assert plan.max_model_len == asked.max_model_len or not is_set
-
-
-def step(**changed):
-    values = {"num_tokens": 64, "num_rows": 16, "num_logit_rows": 16, "context_tokens": 8192, "chunk_tokens": 48}
-    return WorstStep(**{**values, **changed})
-
-
-NO_ATTENTION = AttentionWorkspace(gathered_tokens=0, score_elements=0)
-
-
-def test_logits_of_a_small_model_are_the_stated_formula():
-    bytes_, how = activation_bytes(SMOLLM2, step(), dtype_bytes=4, attention=NO_ATTENTION)
-    assert bytes_ == 3 * 64 * 576 * 4 + 5 * 16 * 49152 * 4
-    assert "16 rows" in how
-
-
-@pytest.mark.parametrize("field", ["num_tokens", "num_rows", "num_logit_rows", "context_tokens", "chunk_tokens"])
-def test_a_larger_step_never_needs_less(field):
-    def need(value):
-        one = step(**{field: value})
-        attention = worst_attention(SMOLLM2, one, kv_budget_tokens=32768)
-        return activation_bytes(SMOLLM2, one, dtype_bytes=4, attention=attention)[0]
-
-    needs = [need(v) for v in (16, 64, 256, 8192)]
-    assert needs == sorted(needs)
-
-
-def test_logprobs_cost_logit_copies():
-    with_them, _ = activation_bytes(SMOLLM2, step(), dtype_bytes=4, attention=NO_ATTENTION)
-    without, _ = activation_bytes(SMOLLM2, step(logprobs=False), dtype_bytes=4, attention=NO_ATTENTION)
-    assert with_them - without == 2 * 16 * 49152 * 4
 
 
 def test_measured_bytes_stand_beside_the_prediction():

@@ -71,7 +71,7 @@ class Driver:
         max_tokens: int = 64,
         spec_kinds: tuple[SpecKind, ...] = (),
         needs_token_ids: bool = True,
-        script: Script = lambda request_id, index: index % 90,
+        script: Script = lambda _, index: index % 90,
         cost: CostModel | None = None,
         drafter: Drafter | None = None,
         prefix_caching: bool = True,
@@ -80,7 +80,11 @@ class Driver:
     ) -> None:
         groups = tuple(
             KVGroupSpec(
-                kind="full" if w is None else "sliding", layers=(i,), block_size=block_size, bytes_per_block=64, window=w
+                kind="full" if w is None else "sliding",
+                layers=(i,),
+                block_size=block_size,
+                bytes_per_block=64,
+                window=w,
             )
             for i, w in enumerate(windows)
         )
@@ -148,6 +152,8 @@ class Driver:
 
     def step(self, seconds: float = 0.001) -> StepPlan:
         """One step at full depth; the last ones without a new plan."""
+        if len(self._in_flight) == self.caps.max_in_flight:
+            self.apply()
         plan = self.plan(seconds)
         keep = self.caps.max_in_flight - 1 if not plan.is_empty else 0
         while len(self._in_flight) > keep:

@@ -27,7 +27,7 @@ def argv(mode: str) -> list[str]:
 
 @contextmanager
 def child(mode: str = "serve") -> Iterator[ChildClient]:
-    client = ChildClient(argv(mode), environment={"PYTHONPATH": str(ROOT)}, start_timeout_s=30.0)
+    client = ChildClient(argv(mode), environment={**os.environ, "PYTHONPATH": str(ROOT)}, start_timeout_s=30.0)
     try:
         yield client
     finally:
@@ -124,7 +124,7 @@ def test_a_child_that_ends_while_starting_is_quoted() -> None:
 
 def test_a_child_that_never_gets_ready_is_ended() -> None:
     with pytest.raises(EngineError, match="not get ready in time"):
-        ChildClient(argv("hang"), environment={"PYTHONPATH": str(ROOT)}, start_timeout_s=0.5)
+        ChildClient(argv("hang"), environment={**os.environ, "PYTHONPATH": str(ROOT)}, start_timeout_s=0.5)
 
 
 def test_a_program_that_does_not_exist_is_an_engine_error() -> None:

@@ -221,6 +221,44 @@ def test_the_timeline_says_when_tokens_were_there_not_when_they_were_planned() -
 
 
 @pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_a_transfer_reads_are_not_reused_before_it_is_done(depth: int) -> None:
+    """No tier exists yet; what a transfer will rely on does: pins of the pool, completions in results."""
+    built = scripted_engine(depth=depth, num_blocks=12, prefix_caching=False)
+    executor, pool = scripted(built), built.kv._pool
+    poll = executor.poll
+    most_limbo, done = 0, []
+
+    def polling(handle: int, *, block: bool = True) -> StepResult | None:
+        result = poll(handle, block=block)
+        assert result is not None
+        for transfer in result.transfers_done:
+            pool.unpin(f"transfer {transfer}")
+            done.append(transfer)
+        return result
+
+    executor.poll = polling  # type: ignore[method-assign]
+    built.core.submit(make_request(0, [1] * 16, 4, sampling={"ignore_eos": True}))
+    while not pool.num_held:
+        built.step()
+    built.step()
+    blocks = sorted(pool._refs)[:3]
+    for block in blocks:
+        pool.ref(block)
+        pool.deref(block, pin="transfer 7")
+    executor.start_transfer(7, blocks, 25)
+    for i in range(1, 12):
+        built.core.submit(make_request(i, [i] * 14, 6, sampling={"ignore_eos": True}))
+    while built.core.has_work:
+        built.step()
+        assert built.core.error is None
+        if 7 not in done:
+            most_limbo = max(most_limbo, pool.num_limbo)
+    assert done == [7]
+    assert most_limbo >= 3
+    assert built.kv.stats().limbo == 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
 def test_an_executor_in_another_process_that_sees_only_encoded_plans_gives_the_same_tokens(depth: int) -> None:
     windows = (None, 6)
     requests = [make_request(i, [1, 2, 3, 4, 5, 6, i], 9, temperature=1.0, seed=i) for i in range(5)]

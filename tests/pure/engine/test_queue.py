@@ -14,7 +14,9 @@ from paceline.engine.stop import StopRules
 RULES = StopRules(stop_ids=frozenset(), min_tokens=0, limit=100)
 
 
-def state(request_id: int, arrival: float = 1.0, *, priority: int = 0, tenant: str = "", tokens: int = 3) -> RequestState:
+def state(
+    request_id: int, arrival: float = 1.0, *, priority: int = 0, tenant: str = "", tokens: int = 3
+) -> RequestState:
     made = request(request_id, tokens, arrival=arrival, priority=priority, tenant=tenant)
     return RequestState(made, rules=RULES, limit=100, priority=priority, tenant=tenant, now=arrival)
 

@@ -64,4 +64,6 @@ def test_the_largest_chunk_is_bounded_by_the_cap_or_the_budget() -> None:
     assert SchedulerSettings(max_num_batched_tokens=100).max_chunk_tokens == 100
     assert SchedulerSettings(max_num_batched_tokens=100, prefill_chunk_tokens=30).max_chunk_tokens == 30
     assert SchedulerSettings(max_num_batched_tokens=100, prefill_chunk_tokens=30).max_uncommitted_tokens(2) == 60
-    assert SchedulerSettings(max_num_batched_tokens=100, prefill_chunk_tokens=2, num_draft_tokens=4).max_chunk_tokens == 5
+    assert (
+        SchedulerSettings(max_num_batched_tokens=100, prefill_chunk_tokens=2, num_draft_tokens=4).max_chunk_tokens == 5
+    )

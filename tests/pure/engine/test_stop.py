@@ -162,7 +162,9 @@ def naive(tokens: list[int], patterns: list[bytes], minimum: int) -> tuple[int, 
     st.lists(st.sampled_from([b"ab", b"abc", b"ca", b"aab", b"b", b"cabc", b"zx", b"bca"]), min_size=1, max_size=3),
     st.integers(0, 4),
 )
-def test_any_split_agrees_with_looking_at_the_whole_text(tokens: list[int], patterns: list[bytes], minimum: int) -> None:
+def test_any_split_agrees_with_looking_at_the_whole_text(
+    tokens: list[int], patterns: list[bytes], minimum: int
+) -> None:
     expected = naive(tokens, patterns, minimum)
     match = matcher(*patterns)
     handed: list[int] = []

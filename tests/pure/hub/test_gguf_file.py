@@ -92,7 +92,7 @@ def test_index_of_finds_whole_strings_only(tmp_path: Path) -> None:
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     whole = model_bytes()
     GGUFFile(save(tmp_path, whole))
-    for size in range(0, len(whole), 3):
+    for size in range(0, len(whole), 13):
         with pytest.raises(ModelError) as caught:
             GGUFFile(save(tmp_path, whole[:size]))
         assert caught.value.fix, size
@@ -111,7 +111,7 @@ def test_flipped_bytes_never_raise_anything_but_our_errors(tmp_path: Path) -> No
     whole, rng = model_bytes(), np.random.default_rng(7)
     data_start = GGUFFile(save(tmp_path, whole)).data_start
     refused = 0
-    for _ in range(1500):
+    for _ in range(500):
         changed = bytearray(whole)
         for at in rng.integers(0, data_start, size=rng.integers(1, 4)):
             changed[at] = rng.integers(0, 256)
@@ -123,7 +123,7 @@ def test_flipped_bytes_never_raise_anything_but_our_errors(tmp_path: Path) -> No
                 file.raw(info)
         except PacelineError:
             refused += 1
-    assert 300 < refused < 1500
+    assert 100 < refused < 500
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
-from tests.fakes.plans import make_admit, make_plan
+from tests.fakes.builders import simulated_engine
+from tests.fakes.plans import column, make_admit, make_plan
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout
+from paceline.contracts.request import Request, SamplingParams, TracePrompt
+from paceline.contracts.step import SampleInputs
 from paceline.cost.linear import LinearStepCost
 from paceline.errors import UnsupportedError
 from paceline.sim import SimulatedExecutor, VirtualClock, plan_shape, seeded_oracle, simulated_caps
@@ -102,9 +107,23 @@ def test_the_shape_counts_tokens_rows_context_and_pairs() -> None:
     assert shape.attention_pairs == 11 + (5 + 6 + 7)
 
 
-def test_device_drafts_and_masks_are_refused() -> None:
-    import msgspec
+def test_a_recorded_trace_runs_without_ids_and_hits_the_prefix_it_names() -> None:
+    built = simulated_engine(block_size=4, output_lengths={0: 3, 1: 9})
+    prompts = [TracePrompt(num_tokens=30, block_hashes=(5, 6, tail), hash_block_size=8) for tail in (7, 8)]
+    for i, prompt in enumerate(prompts):
+        built.core.submit(Request(request_id=i, prompt=prompt, sampling=SamplingParams(max_tokens=50, seed=0)))
+        found = built.finish()[i]
+        assert len(found.token_ids) == (3, 9)[i]
+        assert found.reason == "stop"
+        assert found.last.usage is not None
+        assert found.last.usage.cached_tokens == (0, 16)[i]
 
+
+def test_device_drafts_and_masks_are_refused() -> None:
     caps = msgspec.structs.replace(simulated_caps(LAYOUT), spec_kinds=("device",))
     with pytest.raises(UnsupportedError, match="device drafter"):
         SimulatedExecutor(caps, COST, VirtualClock())
+    executor, _ = make()
+    handle = executor.submit(make_plan(0))
+    with pytest.raises(UnsupportedError, match="no masks"):
+        executor.sample(handle, SampleInputs(mask_row=column([0]), masks=np.zeros((1, 4), dtype=np.uint32)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.pure.text.vocabularies import write_folder
 
-from paceline.errors import ConfigError, RequestError
+from paceline.errors import ConfigError, ModelError, RequestError
 from paceline.text import ChatTemplate
 from paceline.text.gguf_vocabulary import templates_from_gguf
 from paceline.text.template_sandbox import MAX_STEPS
@@ -92,6 +92,11 @@ def test_templates_of_a_folder(tmp_path):
     (tmp_path / "b" / "additional_chat_templates" / "extra.jinja").write_text("X", encoding="utf-8")
     files = ChatTemplate.load(tmp_path / "b")
     assert (files.render(TURNS), files.sources["extra"]) == ("J", "X")
+
+
+def test_a_list_of_templates_that_cannot_be_read_is_a_model_error(tmp_path):
+    with pytest.raises(ModelError, match="without name or template"):
+        ChatTemplate.load(write_folder(tmp_path, tokenizer_config={"chat_template": [{"name": "default"}]}))
 
 
 def test_templates_of_gguf_metadata():

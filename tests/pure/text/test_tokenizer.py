@@ -191,6 +191,8 @@ def test_tokens_listed_beside_the_vocabulary_are_added(tmp_path):
     config = {"added_tokens_decoder": {str(size + 5): {"content": "<|tool|>", "special": True}}}
     with pytest.raises(ModelError, match=r"<\|tool\|>"):
         load_tokenizer(byte_level_folder(tmp_path / "b", config=config))
+    with pytest.raises(ModelError, match="added_tokens_decoder"):
+        load_tokenizer(byte_level_folder(tmp_path / "c", config={"added_tokens_decoder": {"x": "y"}}))
 
 
 # Faults

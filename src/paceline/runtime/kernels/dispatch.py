@@ -34,18 +34,19 @@ def native_half(dtype: torch.dtype) -> bool:
 
 @cache
 def _onednn_linear() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _needs_native(dtype: torch.dtype) -> str:
     return "" if native_half(dtype) else f"this CPU has no {_short(dtype)} matrix instructions"
 
 
-def _needs_onednn(dtype: torch.dtype) -> str:
+def _needs_onednn(_dtype: torch.dtype) -> str:
     return "" if _onednn_linear() else "this torch build has no oneDNN linear"
 
 
-def _always(dtype: torch.dtype) -> str:
+def _always(_dtype: torch.dtype) -> str:
     return ""
 
 
@@ -73,28 +74,62 @@ HALVES = (torch.bfloat16, torch.float16)
 
 TABLE: tuple[Kernel, ...] = (
     Kernel(
-        "linear", "onednn-packed", f"{FAST}.linear:PackedLinear", "weights reordered once at load",
-        devices=CPU, dtypes=(torch.float32,), lacks=_needs_onednn,
+        "linear",
+        "onednn-packed",
+        f"{FAST}.linear:PackedLinear",
+        "weights reordered once at load",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_onednn,
     ),
     Kernel(
-        "linear", "torch", f"{FAST}.linear:PlainLinear", "matrix instructions of the dtype",
-        devices=CPU, dtypes=HALVES, lacks=_needs_native,
+        "linear",
+        "torch",
+        f"{FAST}.linear:PlainLinear",
+        "matrix instructions of the dtype",
+        devices=CPU,
+        dtypes=HALVES,
+        lacks=_needs_native,
     ),
     Kernel(
-        "linear", "widened", f"{FAST}.linear:WidenedLinear", "half weights kept as float32: twice the memory, many times the speed",
-        devices=CPU, dtypes=HALVES,
+        "linear",
+        "widened",
+        f"{FAST}.linear:WidenedLinear",
+        "half weights kept as float32: twice the memory, many times the speed",
+        devices=CPU,
+        dtypes=HALVES,
     ),
     Kernel("linear", "torch", f"{FAST}.linear:PlainLinear", "the library's product", numerics=("fast",)),
-    Kernel("linear", "reference", f"{REFERENCE}.linear:ReferenceLinear", "rows padded to 16: bits independent of the batch", numerics=BOTH),
-    Kernel("attention", "torch-cpu", f"{FAST}.attention:attention", "gathered KV, batched products, shared prefixes once", devices=CPU),
+    Kernel(
+        "linear",
+        "reference",
+        f"{REFERENCE}.linear:ReferenceLinear",
+        "rows padded to 16: bits independent of the batch",
+        numerics=BOTH,
+    ),
+    Kernel(
+        "attention",
+        "torch-cpu",
+        f"{FAST}.attention:attention",
+        "gathered KV, batched products, shared prefixes once",
+        devices=CPU,
+    ),
     Kernel("attention", "reference", f"{REFERENCE}.attention:attention", "fixed tiles in one order", numerics=BOTH),
-    Kernel("write_kv", "index-copy", f"{REFERENCE}.kv_write:write_kv", "a copy by slot: exact in every mode", numerics=BOTH),
+    Kernel(
+        "write_kv", "index-copy", f"{REFERENCE}.kv_write:write_kv", "a copy by slot: exact in every mode", numerics=BOTH
+    ),
     Kernel("rms_norm", "torch-cpu", f"{FAST}.elementwise:rms_norm", "few calls", devices=CPU),
     Kernel("rms_norm", "reference", f"{REFERENCE}.elementwise:rms_norm", "row by row in float32", numerics=BOTH),
     Kernel("rope", "torch-cpu", f"{FAST}.elementwise:rope", "in place, three calls", devices=CPU),
     Kernel("rope", "reference", f"{REFERENCE}.elementwise:rope", "separate products and sum in float32", numerics=BOTH),
     Kernel("gated", "torch-cpu", f"{FAST}.elementwise:gated", "library activations", devices=CPU),
-    Kernel("gated", "reference", f"{REFERENCE}.elementwise:gated", "built on exp and tanh, whose bits do not depend on length", numerics=BOTH),
+    Kernel(
+        "gated",
+        "reference",
+        f"{REFERENCE}.elementwise:gated",
+        "built on exp and tanh, whose bits do not depend on length",
+        numerics=BOTH,
+    ),
 )
 OPS = tuple(dict.fromkeys(row.op for row in TABLE))
 

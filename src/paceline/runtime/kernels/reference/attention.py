@@ -1,8 +1,8 @@
 """Paged attention in plain torch: prefill, decode and any mix in one call.
 
-The idea: every product has one fixed shape. Queries are cut into tiles of 16 positions and keys into tiles of 256 slots,
-both at fixed positions of their own sequence, and a query walks its key tiles in order with the running maximum and sum
-of online softmax (Milakov and Gimelshein 2018). So query p always sits in row p % 16 of a [16 * group, 256] product,
+The idea: every product has one fixed shape. Queries are cut into tiles of 16 positions and keys into tiles of 256
+slots, both at fixed positions of their own sequence, and a query walks its key tiles in order with the running maximum
+and sum of online softmax (Milakov and Gimelshein 2018). So query p always sits in row p % 16 of a [16 * group, 256] product,
 whatever chunk it came in and whoever shares the batch, and its bits cannot change.
 
 Shapes: T tokens, R rows, N query tiles, A of them at work on one key tile, H KV heads, G query heads per KV head,
@@ -45,7 +45,11 @@ class TilePlan:
 
 
 def attention(
-    q: torch.Tensor, kv: torch.Tensor, cache: LayerCache, metadata: AttentionMetadata, params: AttentionParams
+    q: torch.Tensor,
+    kv: torch.Tensor,  # noqa: ARG001
+    cache: LayerCache,
+    metadata: AttentionMetadata,
+    params: AttentionParams,
 ) -> torch.Tensor:
     """q [T, heads, D] against the cache, into which this step's K and V are already written.
 
@@ -61,13 +65,15 @@ def attention(
     queries = torch.zeros(plan.num_tiles * QUERY_TILE, params.num_heads, dim, dtype=torch.float32, device=q.device)
     queries[plan.places] = q.float()
     queries = queries.view(plan.num_tiles, QUERY_TILE, heads, per_kv, dim).permute(0, 2, 3, 1, 4)
-    queries = queries.reshape(plan.num_tiles, heads, per_kv * QUERY_TILE, dim)
+    queries = queries.reshape(plan.num_tiles, heads, per_kv * QUERY_TILE, dim).contiguous()
     peak = torch.full((*queries.shape[:3], 1), float("-inf"), device=q.device)
     total = torch.zeros_like(peak)
     mixed = torch.zeros_like(queries)
     for tile in plan.keys:
         state = (peak[tile.tiles], total[tile.tiles], mixed[tile.tiles])
-        peak[tile.tiles], total[tile.tiles], mixed[tile.tiles] = _visit(queries[tile.tiles], tile, cache, params, *state)
+        peak[tile.tiles], total[tile.tiles], mixed[tile.tiles] = _visit(
+            queries[tile.tiles], tile, cache, params, *state
+        )
     out = mixed / total
     out = out.view(plan.num_tiles, heads, per_kv, QUERY_TILE, dim).permute(0, 3, 1, 2, 4)
     return out.reshape(plan.num_tiles * QUERY_TILE, params.num_heads * dim)[plan.places].to(q.dtype)
@@ -91,7 +97,9 @@ def _visit(
     if params.softcap is not None:
         scores = torch.tanh(scores / params.softcap) * params.softcap
     visible = tile.visible[:, None, None].expand(num, heads, rows // QUERY_TILE, QUERY_TILE, KV_TILE)
-    scores = torch.where(visible.reshape(num, heads, rows, KV_TILE), scores.view(num, heads, rows, KV_TILE), float("-inf"))
+    scores = torch.where(
+        visible.reshape(num, heads, rows, KV_TILE), scores.view(num, heads, rows, KV_TILE), float("-inf")
+    )
     new_peak = torch.maximum(peak, scores.amax(-1, keepdim=True))
     base = torch.where(new_peak == float("-inf"), 0.0, new_peak)  # nothing seen yet: every weight is exp(-inf) = 0
     weights = torch.exp(scores - base)
@@ -108,7 +116,9 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, window: int | Non
             "reference attention works in tiles of 256 slots", seen=f"block_size {size}", expected="a divisor of 256"
         )
     device = metadata.query_start_loc.device
-    row_of, first, places = [], [], []
+    row_of: list[int] = []
+    first: list[int] = []
+    places: list[int] = []
     for row, (count, start) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
         begin = start // QUERY_TILE
         offset = (len(row_of) - begin) * QUERY_TILE

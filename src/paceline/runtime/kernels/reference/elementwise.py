@@ -1,7 +1,7 @@
 """Normalisation, rotation and gated activation in float32.
 
-Vector and scalar loops of torch round silu, sigmoid and the tanh form of gelu differently, and which loop an element meets
-depends on its place in the batch. exp and tanh were measured to agree, so these are built from them.
+Vector and scalar loops of torch round silu, sigmoid and the tanh form of gelu differently, and which loop an element
+meets depends on its place in the batch. exp and tanh were measured to agree, so these are built from them.
 """
 
 from __future__ import annotations

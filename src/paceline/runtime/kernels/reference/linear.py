@@ -1,7 +1,7 @@
 """Matrix product whose rows do not know each other.
 
-BLAS picks its inner loop by the number of rows, and small counts sum in another order. Measured with MKL and one and two
-threads: from 12 rows on every count gives the same bits per row, so rows are padded to a multiple of 16.
+BLAS picks its inner loop by the number of rows, and small counts sum in another order. Measured with MKL and one and
+two threads: from 12 rows on every count gives the same bits per row, so rows are padded to a multiple of 16.
 """
 
 from __future__ import annotations

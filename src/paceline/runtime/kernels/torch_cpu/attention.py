@@ -35,16 +35,16 @@ def attention(
     if not plan.prefill and len(plan.decode) == 1 and len(plan.decode[0].batches) == 1:
         family = plan.decode[0]
         if family.batches[0].tokens is None:
-            out = _decode(wide, family.batches[0], family, _shared(family, cache, params, dtype), cache, params)
+            out = _decode(wide, family.batches[0], _shared(family, cache, params, dtype), cache, params)
             return out if out.dtype == q.dtype else out.to(q.dtype)
     out = torch.empty(num_tokens, params.num_heads * params.head_dim, dtype=dtype)
     for family in plan.decode:
         shared = _shared(family, cache, params, dtype)
         for batch in family.batches:
             if batch.tokens is None:
-                out.copy_(_decode(wide, batch, family, shared, cache, params))
+                out.copy_(_decode(wide, batch, shared, cache, params))
             else:
-                part = _decode(wide.index_select(0, batch.tokens), batch, family, shared, cache, params)
+                part = _decode(wide.index_select(0, batch.tokens), batch, shared, cache, params)
                 out.index_copy_(0, batch.tokens, part)
     for row in plan.prefill:
         out[row.start : row.stop] = _prefill(wide, kv, row, cache, params)
@@ -79,7 +79,6 @@ def _shared(
 def _decode(
     q: torch.Tensor,
     batch: DecodeBatch,
-    family: DecodeFamily,
     shared: tuple[torch.Tensor, torch.Tensor] | None,
     cache: LayerCache,
     params: AttentionParams,
@@ -138,7 +137,9 @@ def _with_shared(
 # prefill
 
 
-def _prefill(q: torch.Tensor, kv: torch.Tensor, row: PrefillRow, cache: LayerCache, params: AttentionParams) -> torch.Tensor:
+def _prefill(
+    q: torch.Tensor, kv: torch.Tensor, row: PrefillRow, cache: LayerCache, params: AttentionParams
+) -> torch.Tensor:
     """One chunk: [n, heads * D]."""
     heads, dim = params.num_kv_heads, params.head_dim
     per_kv, count = params.num_heads // heads, row.stop - row.start
@@ -167,14 +168,22 @@ def _prefill(q: torch.Tensor, kv: torch.Tensor, row: PrefillRow, cache: LayerCac
     return out.permute(2, 0, 1, 3).reshape(count, -1)
 
 
-def _masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, params: AttentionParams) -> torch.Tensor:
+def _masked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, params: AttentionParams
+) -> torch.Tensor:
     """q [H, G, n, D], K and V [H, L, D], mask [n, L] -> [H, G, n, D]."""
     heads, per_kv, count, dim = q.shape
     length = k.shape[1]
     if params.softcap is None:
         wide = (heads, per_kv, length, dim)
         out, _ = _flash(
-            q, k[:, None].expand(wide), v[:, None].expand(wide), 0.0, False, attn_mask=mask[None, None], scale=params.scale
+            q,
+            k[:, None].expand(wide),
+            v[:, None].expand(wide),
+            0.0,
+            False,
+            attn_mask=mask[None, None],
+            scale=params.scale,
         )
         return out  # type: ignore[no-any-return]
     scores = torch.bmm(q.reshape(heads, per_kv * count, dim), k.transpose(1, 2)).mul_(params.scale / params.softcap)

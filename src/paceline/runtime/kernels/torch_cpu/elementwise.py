@@ -10,7 +10,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) * weight over the last dimension; see the reference kernel for shapes."""
     wide = x.float()
     size = x.shape[-1]
-    norm = torch.linalg.vector_norm(wide, 2, -1, True)
+    norm: torch.Tensor = torch.linalg.vector_norm(wide, 2, -1, True)
     # 1 / sqrt(norm² / n + eps)
     inverse = norm.square_().mul_(1.0 / size).add_(eps).rsqrt_()
     scaled = wide * inverse

@@ -181,13 +181,15 @@ class _Builder:
             batch.length = int(seen.sum())
             return batch
         # Slots past the end lie in a block that the row holds but has not filled. Null blocks are zero already.
-        dead = np.flatnonzero((slots >= self.lengths[rows, None]) & (logical < self.last[rows, None]).repeat(self.size, 1))
+        dead = np.flatnonzero(
+            (slots >= self.lengths[rows, None]) & (logical < self.last[rows, None]).repeat(self.size, 1)
+        )
         batch.dead = torch.from_numpy(dead) if len(dead) else None
         if not seen.all():
             mask = np.where(seen, np.float32(0), np.float32("-inf"))
             heads = self.params.num_kv_heads
-            wide = torch.from_numpy(np.ascontiguousarray(np.broadcast_to(mask, (heads, num_rows, num_slots))))
-            batch.mask = wide.view(heads * num_rows, 1, num_slots).to(self.dtype)
+            wide = torch.from_numpy(mask).to(self.dtype).repeat(heads, 1)
+            batch.mask = wide.view(heads * num_rows, 1, num_slots)
         return batch
 
     # prefill

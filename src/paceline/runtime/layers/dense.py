@@ -1,0 +1,80 @@
+"""Weights kept as floats: float32, bfloat16 or float16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline.errors import UnsupportedError
+from paceline.runtime.layers.build import BuildContext
+from paceline.runtime.layers.linear import LinearSpec
+
+
+class Dense:
+    """The WeightMethod of plain float weights."""
+
+    name = "dense"
+
+    def create(self, spec: LinearSpec, context: BuildContext) -> DenseWeight:
+        return DenseWeight(spec, context)
+
+
+class DenseWeight:
+    """One [out_features, in_features] matrix. Parts are cast to the spec's dtype while they are copied in.
+
+    Once the last part has come the kernel packs the matrix into the form its product reads best, and the plain one is
+    dropped, so at most one layer is held twice. With `keep_rows` the plain one stays beside it.
+    """
+
+    def __init__(self, spec: LinearSpec, context: BuildContext) -> None:
+        self.spec = spec
+        self.kernel = context.kernel("linear")
+        self.plain: torch.Tensor | None = torch.empty(
+            spec.out_features, spec.in_features, dtype=spec.dtype, device=spec.device
+        )
+        self.bias = torch.zeros(spec.out_features, dtype=spec.dtype, device=spec.device) if spec.bias else None
+        self.packed: torch.Tensor | None = None
+        self._missing = {part.name for part in spec.parts}
+        self._rows: dict[str, slice] = {}
+        begin = 0
+        for part in spec.parts:
+            self._rows[part.name] = slice(begin, begin + part.num_rows)
+            begin += part.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        held = {id(t): t for t in (self.plain, self.packed, self.bias) if t is not None}
+        return sum(t.numel() * t.element_size() for t in held.values())
+
+    def load(self, part: str, tensor: torch.Tensor) -> None:
+        """[num_rows, in_features] of any float dtype."""
+        if self.plain is None:  # loading again: start from an empty matrix
+            self.plain = torch.empty(
+                self.spec.out_features, self.spec.in_features, dtype=self.spec.dtype, device=self.spec.device
+            )
+            self._missing = {p.name for p in self.spec.parts}
+        self.plain[self._rows[part]].copy_(tensor)
+        self._missing.discard(part)
+        if not self._missing:
+            self.packed = self.kernel.pack(self.plain)
+            if not self.spec.keep_rows:
+                self.plain = None
+
+    def load_bias(self, part: str, tensor: torch.Tensor) -> None:
+        assert self.bias is not None
+        self.bias[self._rows[part]].copy_(tensor)
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel.apply(x, self.packed, self.bias)  # type: ignore[no-any-return]
+
+    def apply_grouped(self, x: torch.Tensor, group_sizes: Sequence[int]) -> torch.Tensor:
+        raise UnsupportedError("dense weights have no grouped product", expected="a model without experts")
+
+    def gather(self, ids: torch.Tensor) -> torch.Tensor:
+        assert self.plain is not None, "rows were not kept: LinearSpec.keep_rows"
+        return self.plain.index_select(0, ids)
+
+    def dequantize(self, part: str) -> torch.Tensor:
+        whole = self.plain if self.plain is not None else self.kernel.unpack(self.packed)
+        return whole[self._rows[part]]

@@ -1,0 +1,56 @@
+"""Token embedding and output head, tied or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import nn
+
+from paceline.contracts.specs import ModelSpec
+from paceline.runtime.layers.build import BuildContext, WeightSlot
+from paceline.runtime.layers.linear import LinearSpec, Part, Weight
+
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+
+
+class Vocabulary(nn.Module):
+    """ids -> vectors at the input, vectors -> logits at the output."""
+
+    def __init__(self, spec: ModelSpec, context: BuildContext) -> None:
+        super().__init__()
+        self.softcap, self.tied = spec.final_softcap, spec.tie_word_embeddings
+        # Checkpoints were trained with the factor rounded to their dtype.
+        self.scale = float(torch.tensor(spec.embedding_scale, dtype=context.dtype))
+        self.shape = (spec.vocab_size, spec.hidden_size)
+        self.table = self._create(EMBEDDING, context, keep_rows=True)
+        self.head = self.table if self.tied else self._create(HEAD, context, keep_rows=False)
+
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """[T] int64 -> [T, hidden]"""
+        rows = self.table.gather(input_ids)
+        return rows if self.scale == 1.0 else rows.mul_(self.scale)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[S, hidden] -> [S, vocab] float32"""
+        logits = self.head.apply(hidden).float()
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits
+
+    def slots(self) -> Iterator[WeightSlot]:
+        yield WeightSlot(f"{EMBEDDING}.weight", self.shape, partial(self.table.load, EMBEDDING))
+        if not self.tied:
+            yield WeightSlot(f"{HEAD}.weight", self.shape, partial(self.head.load, HEAD))
+
+    def _create(self, name: str, context: BuildContext, *, keep_rows: bool) -> Weight:
+        spec = LinearSpec(
+            in_features=self.shape[1],
+            parts=(Part(name, self.shape[0]),),
+            bias=False,
+            dtype=context.dtype,
+            device=context.device,
+            keep_rows=keep_rows,
+        )
+        return context.weight_method(name).create(spec, context)

@@ -1,0 +1,156 @@
+"""One rank: a device, the model on it, and what it costs to run the largest step.
+
+    worker = Worker.load(spec, open_weights(files, spec), device="cpu", dtype=torch.float32)
+    peak = worker.measure_worst_step(limits)         # before the size of the KV cache is decided
+    worker.allocate_kv(layout)                       # after
+    executor = build_executor(worker, limits)        # executor.py
+
+Each phase is timed. Threads are the process's business: set torch's before loading. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+
+from paceline.contracts.kv import KVLayout, plan_kv_groups
+from paceline.contracts.specs import ModelSpec
+from paceline.errors import CapacityError
+from paceline.runtime.input_batch import InputBatch
+from paceline.runtime.kernels.dispatch import Numerics
+from paceline.runtime.kv_cache import KVCache
+from paceline.runtime.layers.build import BuildContext
+from paceline.runtime.model_runner import ModelRunner
+from paceline.runtime.models.blocks import Model
+from paceline.runtime.models.registry import build_model
+from paceline.runtime.peak_memory import peak_memory
+from paceline.runtime.worst_plan import NUM_BLOCKS, StepLimits, worst_plan
+
+
+class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What the largest step took."""
+
+    peak_bytes: int | None  # above what was held before; None: this system does not say
+    seconds: float
+    num_tokens: int
+    num_rows: int
+    context_tokens: int
+
+
+@dataclass(slots=True)
+class Worker:
+    """A loaded model. `phases` maps what was done at start to seconds."""
+
+    spec: ModelSpec
+    model: Model
+    device: torch.device
+    dtype: torch.dtype
+    numerics: Numerics
+    phases: dict[str, float] = field(default_factory=dict)
+    kv_cache: KVCache | None = None
+
+    @classmethod
+    def load(
+        cls,
+        spec: ModelSpec,
+        weights: Iterable[tuple[str, torch.Tensor]],
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        numerics: Numerics = "fast",
+    ) -> Worker:
+        """Build the model and fill it from a stream of (checkpoint name, tensor). Raises ModelError as models do."""
+        began = time.perf_counter()
+        torch_device = torch.device(device)
+        model = build_model(spec, BuildContext(dtype=dtype, device=torch_device, numerics=numerics))
+        model.eval()
+        built = time.perf_counter()
+        model.load_weights(weights)
+        phases = {"build": built - began, "load": time.perf_counter() - built}
+        return cls(spec, model, torch_device, dtype, numerics, phases)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.model.weight_bytes
+
+    def measure_worst_step(self, limits: StepLimits, *, block_size: int = 16) -> WorstStep:
+        """Run the largest step once, on one layer of each kind, and say what it took beyond what was held.
+
+        One row computes a full chunk at the end of the longest context and reports prompt log-probabilities; all other
+        rows decode in contexts as long as the cache can hold. All draw with filters and log-probabilities. Layers reuse
+        each other's workspace, so that one of each kind has the peak of all of them.
+        """
+        began = time.perf_counter()
+        groups = plan_kv_groups(self.spec, block_size, self.dtype.itemsize)
+        layout = KVLayout(groups=groups, num_blocks=NUM_BLOCKS, dtype=str(self.dtype).removeprefix("torch."))
+        cache = KVCache(layout, self.spec, self.dtype, self.device)
+        cache.storage.zero_()  # touched now, so that it does not count
+        plan = worst_plan(limits, layout)
+        previous = self.kv_cache
+        self.model.bind_kv_cache(cache)
+        with _thinned(self.model), peak_memory(self.device) as peak:
+            runner = self._runner(cache, layout, limits)
+            step_began = time.perf_counter()
+            runner.sample(runner.forward(plan, runner.prepare(plan)), None)
+            seconds = time.perf_counter() - step_began
+            del runner
+        if previous is not None:
+            self.model.bind_kv_cache(previous)
+        self.phases["measure"] = time.perf_counter() - began
+        return WorstStep(
+            peak_bytes=peak.num_bytes,
+            seconds=seconds,
+            num_tokens=plan.num_tokens,
+            num_rows=plan.num_rows,
+            context_tokens=int(plan.start.sum()),
+        )
+
+    def allocate_kv(self, layout: KVLayout) -> KVCache:
+        """Take the memory of the whole cache and bind it to the model. Raises CapacityError when it is not there."""
+        began = time.perf_counter()
+        try:
+            self.kv_cache = KVCache(layout, self.spec, self.dtype, self.device)
+        except RuntimeError as error:
+            raise CapacityError(
+                "the KV cache could not be allocated",
+                seen=f"{layout.total_bytes} bytes for {layout.num_blocks} blocks: {error}",
+                fix="lower memory_utilization or kv_cache_memory",
+            ) from None
+        self.model.bind_kv_cache(self.kv_cache)
+        self.phases["allocate_kv"] = time.perf_counter() - began
+        return self.kv_cache
+
+    def runner(self, limits: StepLimits) -> ModelRunner:
+        """What runs plans over the allocated cache."""
+        assert self.kv_cache is not None, "allocate_kv comes first"
+        return self._runner(self.kv_cache, self.kv_cache.layout, limits)
+
+    def _runner(self, cache: KVCache, layout: KVLayout, limits: StepLimits) -> ModelRunner:
+        rows = InputBatch(layout, max_rows=limits.max_rows, max_model_len=limits.max_model_len, device=self.device)
+        return ModelRunner(self.model, cache, rows, vocab_size=self.spec.vocab_size)
+
+
+@contextmanager
+def _thinned(model: Model) -> Iterator[None]:
+    """Only the first layer of each kind runs."""
+    blocks, ropes = model.blocks, model.rope_of_layer
+    kinds: dict[tuple[str, int | None, int], int] = {}
+    for index, layer in enumerate(model.spec.layers):
+        kinds.setdefault((layer.attention, layer.window, ropes[index]), index)
+    chosen = list(kinds.values())
+    model.blocks = torch.nn.ModuleList(blocks[index] for index in chosen)
+    model.rope_of_layer = [ropes[index] for index in chosen]
+    try:
+        yield
+    finally:
+        model.blocks, model.rope_of_layer = blocks, ropes
+
+
+def describe_phases(phases: Mapping[str, float]) -> str:
+    """`build 0.1 s, load 0.9 s`, in order."""
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases.items())

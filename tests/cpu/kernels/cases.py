@@ -1,0 +1,121 @@
+"""Attention steps over a randomly filled paged cache, with poison wherever nothing may be read."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from paceline.contracts.kv import KVGroupSpec, KVLayout, ceil_div
+from paceline.contracts.specs import LayerSpec, ModelSpec
+from paceline.runtime.forward_context import AttentionMetadata, GroupMetadata
+from paceline.runtime.kernels.params import AttentionParams
+from paceline.runtime.kernels.reference.kv_write import write_kv
+from paceline.runtime.kv_cache import KVCache, LayerCache
+
+
+@dataclass
+class Case:
+    q: torch.Tensor  # [T, heads, head_dim]
+    kv: torch.Tensor  # [T, 2 * kv_heads, head_dim]
+    cache: LayerCache
+    metadata: AttentionMetadata
+    params: AttentionParams
+    history: list[torch.Tensor]  # per row [tokens of the row, 2 * kv_heads, head_dim]
+
+    def fresh(self) -> AttentionMetadata:
+        """The same step without what a kernel remembered of it."""
+        group = self.metadata.groups[0]
+        return AttentionMetadata(
+            self.metadata.query_start_loc,
+            self.metadata.seq_lens,
+            self.metadata.query_lens,
+            self.metadata.context_lens,
+            (GroupMetadata(group.slot_mapping, group.block_tables),),
+        )
+
+
+def make_case(
+    rows: list[tuple[int, int]],  # (context, queries) of each row
+    *,
+    heads: int = 6,
+    kv_heads: int = 2,
+    dim: int = 16,
+    block_size: int = 16,
+    window: int | None = None,
+    softcap: float | None = None,
+    shared: int = 0,  # leading tokens that all rows with that much context have in common
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+    placing = random.Random(seed)
+    lengths = [context + count for context, count in rows]
+    num_blocks = sum(ceil_div(length, block_size) for length in lengths) + 3
+    spec = ModelSpec(
+        family="llama", name="x", revision="", vocab_size=1, hidden_size=heads * dim, intermediate_size=1, num_heads=heads,
+        num_kv_heads=kv_heads, head_dim=dim, layers=(LayerSpec(),), max_model_len=1,
+    )  # fmt: skip
+    size = block_size * spec.kv_bytes_per_token_per_layer(dtype.itemsize)
+    group = KVGroupSpec(kind="full", layers=(0,), block_size=block_size, bytes_per_block=size)
+    store = KVCache(KVLayout(groups=(group,), num_blocks=num_blocks), spec, dtype)
+    store.poison(range(1, num_blocks + 1))
+    cache = store.layer_cache(0)
+    free = list(range(1, num_blocks + 1))
+    placing.shuffle(free)
+    common = torch.randn(shared, 2 * kv_heads, dim, generator=generator).to(dtype)
+    common_blocks = [free.pop() for _ in range(shared // block_size)]
+    tables, history, slots, q, kv = [], [], [], [], []
+    for (context, count), length in zip(rows, lengths, strict=True):
+        own = torch.randn(length, 2 * kv_heads, dim, generator=generator).to(dtype)
+        table = []
+        if shared and context >= shared:
+            own[:shared] = common
+            table = list(common_blocks)
+        table += [free.pop() for _ in range(ceil_div(length, block_size) - len(table))]
+        places = torch.tensor([table[p // block_size] * block_size + p % block_size for p in range(length)])
+        write_kv(own[:context], cache, places[:context])
+        history.append(own)
+        slots.append(places[context:])
+        q.append(torch.randn(count, heads, dim, generator=generator).to(dtype))
+        kv.append(own[context:])
+        if window is not None:  # what slid out belongs to others now
+            gone = max(0, context - window + 1) // block_size
+            store.poison(table[:gone])
+        tables.append(table)
+    width = max(map(len, tables)) + 2
+    padded = torch.full((len(rows), width), free[0], dtype=torch.int32)  # padding points at poison
+    for index, table in enumerate(tables):
+        padded[index, : len(table)] = torch.tensor(table)
+    counts = [count for _, count in rows]
+    metadata = AttentionMetadata(
+        query_start_loc=torch.tensor([0, *counts]).cumsum(0).int(),
+        seq_lens=torch.tensor(lengths, dtype=torch.int32),
+        query_lens=tuple(counts),
+        context_lens=tuple(context for context, _ in rows),
+        groups=(GroupMetadata(torch.cat(slots), padded),),
+    )
+    write_kv(torch.cat(kv), cache, metadata.groups[0].slot_mapping)
+    params = AttentionParams(heads, kv_heads, dim, 0.3, window, softcap)
+    return Case(torch.cat(q), torch.cat(kv), cache, metadata, params, history)
+
+
+def naive(case: Case) -> torch.Tensor:
+    """The definition, one query and one head at a time, in float64: [T, heads * head_dim]."""
+    params, out, at = case.params, [], 0
+    per_kv = params.num_heads // params.num_kv_heads
+    for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
+        kv = case.history[row].double()
+        for offset in range(count):
+            last = context + offset
+            first = 0 if params.window is None else max(0, last - params.window + 1)
+            for head in range(params.num_heads):
+                keys = kv[first : last + 1, head // per_kv]
+                values = kv[first : last + 1, params.num_kv_heads + head // per_kv]
+                scores = keys @ case.q[at, head].double() * params.scale
+                if params.softcap is not None:
+                    scores = params.softcap * torch.tanh(scores / params.softcap)
+                out.append(torch.softmax(scores, 0) @ values)
+            at += 1
+    return torch.stack(out).view(at, -1)
