@@ -172,7 +172,9 @@ class LLM:
             raise RequestError("a stream has one choice", param="n", seen=request.sampling.n, fix="use generate()")
         return self._stream(request)
 
-    def chat_stream(self, messages: Messages, params: SamplingParams | None = None, **sampling: Any) -> Iterator[TextDelta]:
+    def chat_stream(
+        self, messages: Messages, params: SamplingParams | None = None, **sampling: Any
+    ) -> Iterator[TextDelta]:
         """Like `stream`, for a conversation."""
         return self.stream(messages, params, **sampling)  # type: ignore[arg-type]
 
@@ -295,6 +297,4 @@ def _result(call: list[Request], streams: list[TextStream]) -> GenerationResult:
                 timeline=last.timeline,
             )
         )
-    return GenerationResult(
-        prompt_token_ids=prompt_ids, outputs=outputs, prompt_logprobs=streams[0].prompt_logprobs
-    )
+    return GenerationResult(prompt_token_ids=prompt_ids, outputs=outputs, prompt_logprobs=streams[0].prompt_logprobs)

@@ -97,7 +97,11 @@ def summarise(llm: LLM, jobs: list[Job], timelines: dict[int, list[Timeline]]) -
 
     def spread(samples: list[float]) -> dict[str, float | None]:
         enough = len(samples) >= min_samples(0.95)
-        return {"n": len(samples), "p50": percentile(samples, 0.5), "p95": percentile(samples, 0.95) if enough else None}
+        return {
+            "n": len(samples),
+            "p50": percentile(samples, 0.5),
+            "p95": percentile(samples, 0.95) if enough else None,
+        }
 
     def latencies(lines: list[Timeline]) -> dict[str, Any]:
         return {
@@ -118,7 +122,8 @@ def summarise(llm: LLM, jobs: list[Job], timelines: dict[int, list[Timeline]]) -
         "targets": {"ttft_s": TTFT_TARGET_S, "tpot_s": TPOT_TARGET_S},
         "all": latencies(served),
         "by_kind": {
-            kind: latencies([t for i, job in enumerate(jobs) if job.kind == kind for t in timelines[i]]) for kind in kinds
+            kind: latencies([t for i, job in enumerate(jobs) if job.kind == kind for t in timelines[i]])
+            for kind in kinds
         },
         "prefix_hit_rate": stats.kv.hit_rate,
         "prefix_hit_tokens": stats.kv.hit_tokens,

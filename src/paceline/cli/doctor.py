@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @engine_options
 def doctor(
-    matrix: Annotated[bool, typer.Option("--matrix", help="Which features go together, and which are not there.")] = False,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="Which features go together, and which are not there.")
+    ] = False,
     load: Annotated[bool, typer.Option("--load/--no-load", help="Load the model and measure memory.")] = True,
     *,
     config: EngineConfig,

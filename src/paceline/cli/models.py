@@ -12,7 +12,7 @@ from paceline.cli.errors import clean_errors
 
 if TYPE_CHECKING:
     from paceline.hub import HubAccess
-    from paceline.hub.transfer import Progress
+    from paceline.hub.disk import Progress
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -24,7 +24,8 @@ TITLES = {"": "Engine", "model": "Model", "cache": "KV cache", "scheduling": "Sc
 def engine_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--config` and all engine options to a command, which receives them as one `config: EngineConfig`."""
     signature = inspect.signature(command)
-    own = [p for p in signature.parameters.values() if p.name != "config"]
+    hints = get_type_hints(command, include_extras=True)
+    own = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values() if p.name != "config"]
     table = option_table()
 
     def run(**given: Any) -> None:

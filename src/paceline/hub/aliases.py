@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,17 @@ ALIASES: dict[str, Alias] = {
         ),
     )
 }
+
+
+def alias_path(alias: Alias, cache_dir: Path) -> Path:
+    """Where the model's file lies once pulled: <cache_dir>/models/<alias>/<file>."""
+    return cache_dir / "models" / alias.name / alias.file_name
+
+
+def is_pulled(alias: Alias, cache_dir: Path) -> bool:
+    """The file is there and has the right size. Its digest was checked before it got its name."""
+    path = alias_path(alias, cache_dir)
+    return path.is_file() and path.stat().st_size == alias.size_bytes
 
 
 def nearest(name: str) -> str | None:

@@ -9,29 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.errors import ModelError
-from paceline.hub.aliases import Alias, Part
-from paceline.hub.package_index import PackageIndex
-from paceline.hub.transfer import (
+from paceline.hub.aliases import Alias, Part, alias_path, is_pulled
+from paceline.hub.disk import (
     CHUNK_BYTES,
     Progress,
     check_space,
-    client,
     file_sha256,
     no_progress,
     one_at_a_time,
     room_on,
 )
-
-
-def alias_path(alias: Alias, cache_dir: Path) -> Path:
-    """Where the model's file lies once pulled: <cache_dir>/models/<alias>/<file>."""
-    return cache_dir / "models" / alias.name / alias.file_name
-
-
-def is_pulled(alias: Alias, cache_dir: Path) -> bool:
-    """The file is there and has the right size. Its digest was checked before it got its name."""
-    path = alias_path(alias, cache_dir)
-    return path.is_file() and path.stat().st_size == alias.size_bytes
+from paceline.hub.package_index import PackageIndex
+from paceline.hub.transfer import client
 
 
 def pull(alias: Alias, cache_dir: Path, *, progress: Progress = no_progress, index: PackageIndex | None = None) -> Path:

@@ -2,7 +2,7 @@
 
 Why not the `gguf` package's reader: it builds several numpy objects for every string of the vocabulary. Measured on two
 cores, it takes 4.2 s for SmolLM2 (49 k tokens) and 25 s for Gemma 3 (262 k tokens), more than all other parts of a
-start together; this one takes 0.02 s and 0.07 s. Turning blocks into numbers stays with that package (`gguf.quants`).
+start together; this one takes 0.02 s and 0.05 s. Turning blocks into numbers stays with that package (`gguf.quants`).
 
 Layout (all little-endian): magic "GGUF", version u32, tensor count u64, pair count u64, the pairs, the tensor table,
 padding to `general.alignment`, the data. Source: the GGUF specification of the ggml project. Versions 2 and 3 are read;

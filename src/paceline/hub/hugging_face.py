@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ModelError
-from paceline.hub.transfer import Progress, check_space, file_sha256, no_progress, room_on
+from paceline.hub.disk import Progress, check_space, file_sha256, no_progress, room_on
 
 CONFIGURATION = (
     "config.json",

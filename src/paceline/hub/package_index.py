@@ -21,7 +21,8 @@ from urllib.request import url2pathname
 import httpx
 
 from paceline.errors import ModelError
-from paceline.hub.transfer import Progress, download, file_sha256, no_progress, room_on
+from paceline.hub.disk import Progress, file_sha256, no_progress, room_on
+from paceline.hub.transfer import download
 
 PIP = (sys.executable, "-m", "pip")
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import ModelError
-from paceline.hub.aliases import ALIASES, nearest
-from paceline.hub.fetch import alias_path, is_pulled, pull
+from paceline.hub.aliases import ALIASES, alias_path, is_pulled, nearest
+from paceline.hub.disk import Progress, no_progress, room_on
 from paceline.hub.files import ModelFiles, inspect
 from paceline.hub.hugging_face import HubAccess, hub_cache, is_hub_id, snapshot
-from paceline.hub.transfer import Progress, no_progress, room_on
 
 DUMMY = "dummy:"
 
@@ -58,6 +57,8 @@ def resolve(
                     seen=f"no {alias_path(alias, cache_dir)}",
                     fix=f"paceline models pull {name}",
                 )
+            from paceline.hub.fetch import pull  # HTTP is loaded only when something must be fetched
+
             pull(alias, cache_dir, progress=progress)
         return inspect(alias_path(alias, cache_dir), name, weights=weights)
     path = Path(name).expanduser()

@@ -14,6 +14,7 @@ from paceline.contracts.step import NO_FEED, Logits, RowAdmit, StepPlan
 # Prime, so that tables of different rows walk through few blocks in different orders: no two rows share a prefix, and
 # what the blocks hold does not matter.
 NUM_BLOCKS = 61
+PROMPT_LOGPROBS = 128  # positions
 
 
 class StepLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +31,9 @@ class StepLimits(msgspec.Struct, frozen=True, kw_only=True):
 def worst_plan(limits: StepLimits, layout: KVLayout) -> StepPlan:
     """The plan, over `layout` with NUM_BLOCKS blocks, of which it uses each for many rows.
 
-    One row computes a full chunk at the end of the longest context and reports prompt log-probabilities; all others decode
-    in contexts as long as the cache can hold. Each draws with filters and log-probabilities.
+    One row computes a full chunk at the end of the longest context and reports prompt log-probabilities (of a few
+    positions: they are computed in slices, so more take time and no memory); all others decode in contexts as long as
+    the cache can hold. Each draws with filters and log-probabilities.
     """
     num_rows = min(limits.max_rows, limits.max_tokens)
     chunk = max(1, min(limits.chunk_tokens, limits.max_tokens - num_rows + 1, limits.max_model_len - 1))
@@ -41,10 +43,17 @@ def worst_plan(limits: StepLimits, layout: KVLayout) -> StepPlan:
     starts = [longest - chunk] + [end - 1 for end in ends[1:]]
     sampling = SamplingParams(seed=0, top_p=0.9, logprobs=limits.logprobs, prompt_logprobs=limits.logprobs)
     admits, columns = [], []
-    for row, end in enumerate(ends):
-        ids = np.zeros(end, dtype=np.int32)
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         admits.append(
-            RowAdmit(row=row, request_id=row, epoch=0, choice=0, token_ids=ids, num_prompt=end, sampling=sampling)
+            RowAdmit(
+                row=row,
+                request_id=row,
+                epoch=0,
+                choice=0,
+                token_ids=np.zeros(end, dtype=np.int32),
+                num_prompt=min(end, start + 1 + PROMPT_LOGPROBS),
+                sampling=sampling,
+            )
         )
         index = np.arange(ceil_div(end, layout.block_size))
         block_ids = 1 + (row + index * (1 + row // NUM_BLOCKS)) % NUM_BLOCKS

@@ -437,20 +437,49 @@ def test_a_hit_takes_all_of_a_full_group_and_only_the_window_of_a_sliding_one():
     assert len(state.columns()) == 8
 
 
+def grab(kit: Kit) -> None:
+    """Promise all that may be promised to somebody else."""
+    known = kit.kv.num_available * SIZE
+    if known:
+        assert kit.kv.reserve(kit.quote(kit.keys([7] * known), known, use_cache=False)) is not None
+    assert kit.kv.num_available == 0
+
+
 def test_a_shared_window_block_that_slides_out_is_replaced_from_the_promise():
     """One prefills, another has hit the blocks its window leaves behind, and all the rest of the pool is taken."""
-    kit = Kit(num_blocks=16, windows=(8,))
+    kit = Kit(num_blocks=16, windows=(8,), max_chunk_tokens=4)
     keys = kit.keys(range(100))
     first = kit.admit(keys, 100)
     kit.compute(first, keys, 8)
     second = kit.admit(kit.keys([*range(8), 50]), 9)
     assert second.num_cached_tokens == 8
-    taker = kit.keys(range(200, 300))
-    while (quote := kit.quote(taker, 4)) and kit.kv.fits(quote):
-        assert kit.kv.reserve(quote) is not None
-    assert kit.kv.num_available == 0
-    kit.compute(first, keys, 100)
-    kit.kv.check()
+    for end in range(8, 101, 4):
+        grab(kit)
+        kit.compute(first, keys, end)
+
+
+def test_a_hit_that_its_first_holder_keeps_does_not_stand_for_a_promised_block():
+    kit = Kit(num_blocks=16, windows=(8,), max_chunk_tokens=8)
+    kit.run(range(8))
+    keys = kit.keys(range(60))
+    state = kit.admit(keys, 60)
+    assert state.num_cached_tokens == 8
+    for end in range(16, 61, 4):
+        grab(kit)
+        kit.compute(state, keys, end)
+
+
+def test_a_hit_never_makes_a_sequence_need_more_than_it_would_alone():
+    kit = Kit(num_blocks=5, windows=(8,))
+    assert not kit.kv.never_fits(300)
+    kit.cache(range(200))
+    quote = kit.quote(kit.keys(range(300)), 300)
+    assert quote.hit_tokens == 200
+    assert (quote.num_new_blocks, quote.num_taken) == (3, 5)
+    keys = quote.keys
+    state = kit.kv.reserve(quote)
+    assert state is not None
+    kit.compute(state, keys, 300)
 
 
 def test_more_in_flight_than_announced_is_caught():
@@ -654,6 +683,16 @@ def test_a_fork_of_a_request_from_before_a_reset_is_not_found_by_others():
     ours.extend(range(11, 20))
     kit.compute(fork, ours, 20)
     assert kit.quote(kit.keys(range(20)), 20).hit_tokens == 0
+    kit.cache(range(8))  # the start of the chain, computed anew
+    assert kit.quote(kit.keys(range(20)), 20).hit_tokens == 8
+
+
+def test_nobody_waits_for_a_fork_whose_blocks_will_not_be_found():
+    kit = Kit()
+    leader = kit.run(range(11))
+    kit.kv.reset()
+    kit.admit(kit.keys(range(30)), 30, fork_from=leader, fork_tokens=10)
+    assert kit.quote(kit.keys(range(30)), 30).pending is None
 
 
 def test_check_notices_a_lost_reference():

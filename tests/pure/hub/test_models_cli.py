@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from paceline.cli.models import app
 from paceline.hub import ALIASES
-from paceline.hub.fetch import alias_path
+from paceline.hub.aliases import alias_path
 
 
 @pytest.fixture

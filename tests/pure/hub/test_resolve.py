@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.pure.hub.safetensors_maker import safetensors_bytes
 
 from paceline.errors import ModelError
 from paceline.hub import ALIASES, HubAccess, describe, remove, resolve, stored
-from paceline.hub.fetch import alias_path
+from paceline.hub.aliases import alias_path
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = json.dumps(
@@ -196,3 +198,10 @@ def test_unknown_names_are_explained(tmp_path: Path, name: str, words: str) -> N
 def test_removing_what_is_not_here_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelError, match="is not here"):
         remove(name, tmp_path)
+
+
+def test_finding_what_is_here_loads_no_http_library_and_no_torch() -> None:
+    heavy = ("httpx", "huggingface_hub", "torch", "gguf")
+    code = f"import sys, paceline.hub; print([m for m in {heavy} if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -14,7 +14,8 @@ from tests.pure.hub.conftest import Site
 
 from paceline.errors import CapacityError, ModelError
 from paceline.hub import transfer
-from paceline.hub.transfer import check_space, client, download, one_at_a_time
+from paceline.hub.disk import check_space, one_at_a_time
+from paceline.hub.transfer import client, download
 
 CONTENT = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
