@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.cpu.harness import Harness, Row
 
 from paceline.contracts.specs import LayerSpec, ModelSpec, RopeSpec
 from paceline.runtime.forward_context import ForwardContext, forward_context
 from paceline.runtime.layers import BuildContext
 from paceline.runtime.models import build_model
-from tests.cpu.harness import Harness, Row
 
 SMOLLM2 = {
     "vocab_size": 49152,
@@ -103,7 +103,11 @@ class Theirs:
             if context:
                 dtype = self.model.dtype
                 for layer in range(30):
-                    cache.update(torch.zeros(rows, 3, context, 64, dtype=dtype), torch.zeros(rows, 3, context, 64, dtype=dtype), layer)
+                    cache.update(
+                        torch.zeros(rows, 3, context, 64, dtype=dtype),
+                        torch.zeros(rows, 3, context, 64, dtype=dtype),
+                        layer,
+                    )
 
         def run() -> None:
             with torch.inference_mode():
@@ -163,10 +167,17 @@ def main() -> None:
                 run()
                 with torch.profiler.profile() as profile:
                     run()
-                print(label, profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=18, max_name_column_width=50))
+                print(
+                    label,
+                    profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=18, max_name_column_width=50),
+                )
         else:
             times = measure(runs, options.seconds, clock)
-            print(label, *(f"{n}: least {min(t):.2f} median {statistics.median(t):.2f} ms" for n, t in times.items()), sep=" | ")
+            print(
+                label,
+                *(f"{n}: least {min(t):.2f} median {statistics.median(t):.2f} ms" for n, t in times.items()),
+                sep=" | ",
+            )
         for side, row in held:
             side.harness.release(row)
 

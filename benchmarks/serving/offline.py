@@ -1,14 +1,15 @@
 """Offline speed of `LLM.generate` against transformers' `generate`, in one process and one run.
 
-Both run the same weights (the packaged SmolLM2-135M, bf16), the same token ids, greedy, end-of-sequence ignored, the same
-number of threads. transformers runs eager with sdpa attention, left-padded, in batches of at most 64. Rounds are
-interleaved, each on prompts not seen before, so that neither a warm prefix cache nor a drift of the machine favours one side.
+Both run the same weights (the packaged SmolLM2-135M) in the same dtype, on the same token ids, greedy, end of sequence
+ignored, with the same number of threads. transformers runs eager with sdpa attention, left-padded, in batches of at most
+64. Rounds are interleaved, each on prompts not seen before, so that neither a warm prefix cache nor a drift of the
+machine favours one side.
 
     single   1 request, 128 in, 128 out            one stream
     batch    64 requests, 256 in, 128 out          at once
     prefix   32 requests, 1,024 shared + 64 own in, 32 out, the prefix never seen before
 
-Usage: python benchmarks/serving/offline.py [--rounds 3] [--workloads single,batch,prefix]
+Usage: python benchmarks/serving/offline.py [--rounds 3] [--workloads single,batch,prefix] [--dtype bfloat16]
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def paceline_generate(llm: LLM) -> Generate:
     return generate
 
 
-def transformers_generate(gguf: Path, max_batch: int = 64) -> Generate:
+def transformers_generate(gguf: Path, dtype: torch.dtype, max_batch: int = 64) -> Generate:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, attn_implementation="sdpa"
+        gguf.parent, gguf_file=gguf.name, dtype=dtype, attn_implementation="sdpa"
     ).eval()
     model.generation_config.eos_token_id = None
     pad = 2
@@ -93,6 +94,7 @@ def timed(generate: Generate, prompts: list[list[int]], num_out: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workloads", default="single,batch,prefix")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -100,10 +102,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    llm = LLM(args.model, dtype="bfloat16", profile="batch")
-    peers = {"paceline": paceline_generate(llm), "transformers": transformers_generate(Path(llm.model_path))}
+    llm = LLM(args.model, dtype=args.dtype, profile="batch", max_num_seqs=64, num_threads=args.threads)
+    peers = {
+        "paceline": paceline_generate(llm),
+        "transformers": transformers_generate(Path(llm.model_path), getattr(torch, args.dtype)),
+    }
     rng = np.random.default_rng(args.seed)
-    print(f"{args.threads} threads, bf16, {args.rounds} rounds interleaved; tokens/s are output tokens over the whole time")
+    print(f"{args.threads} threads, {args.dtype}, {args.rounds} rounds interleaved; output tokens over the whole time")
     for name in args.workloads.split(","):
         seconds: dict[str, list[float]] = {peer: [] for peer in peers}
         for generate in peers.values():  # first calls allocate and compile; not counted

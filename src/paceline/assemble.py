@@ -56,11 +56,12 @@ class Phases:
 
     def __init__(self, on_phase: OnPhase | None = None) -> None:
         self.seconds: dict[str, float] = {}
-        self._on_phase = on_phase or (lambda name: None)
+        self._on_phase = on_phase
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        self._on_phase(name)
+        if self._on_phase is not None:
+            self._on_phase(name)
         began = time.perf_counter()
         try:
             yield
@@ -346,7 +347,7 @@ def _executor(worker: Worker, layout: KVLayout, settings: SchedulerSettings) -> 
 
 
 def _step_cost(spec: ModelSpec, device: DeviceSpec, dtype: str) -> LinearStepCost:
-    """Prices from the two measured rates of the device: weights read once a step, arithmetic per token, KV per context."""
+    """Prices from two measured rates of the device: weights are read once a step, tokens multiplied, contexts read."""
     roof = Roofline(spec, device, DTYPE_BYTES[dtype], DTYPE_BYTES[dtype])
     return LinearStepCost(
         fixed_ms=roof.read_ms,

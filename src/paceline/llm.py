@@ -66,11 +66,11 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
 class LLM:
     """One model, ready.
 
-    `model` and further keywords are engine options (docs/reference/config.md), e.g. `LLM("smollm2-135m", dtype="float32",
-    max_model_len=2048)`; or pass a whole `config`. `on_phase` is told the name of each start-up phase.
+    `model` and further keywords are engine options (docs/reference/config.md), e.g. `LLM("smollm2-135m",
+    dtype="float32", max_model_len=2048)`; or pass a whole `config`. `on_phase` is told the name of each start-up phase.
 
-    Raises ConfigError for an unknown or impossible option, ModelError for a model that cannot be read, CapacityError when
-    it does not fit this machine.
+    Raises ConfigError for an unknown or impossible option, ModelError for a model that cannot be read, CapacityError
+    when it does not fit this machine.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class LLM:
         return self._run([self.prepare(messages, _one(params, sampling), priority=priority)])[0]
 
     def stream(self, prompt: TextPrompt, params: SamplingParams | None = None, **sampling: Any) -> Iterator[TextDelta]:
-        """The text of one prompt as it comes; the last delta has `finish`. Leaving the loop early aborts the request."""
+        """The text of one prompt as it comes; the last delta has `finish`. Leaving early aborts the request."""
         (request, *more) = self.prepare(prompt, _one(params, sampling))
         if more:
             raise RequestError("a stream has one choice", param="n", seen=request.sampling.n, fix="use generate()")
@@ -176,7 +176,7 @@ class LLM:
         self, messages: Messages, params: SamplingParams | None = None, **sampling: Any
     ) -> Iterator[TextDelta]:
         """Like `stream`, for a conversation."""
-        return self.stream(messages, params, **sampling)  # type: ignore[arg-type]
+        return self.stream(messages, params, **sampling)
 
     def prepare(
         self, prompt: TextPrompt | Messages, params: SamplingParams | None = None, *, priority: int = 0, **fields: Any
@@ -281,10 +281,12 @@ def _result(call: list[Request], streams: list[TextStream]) -> GenerationResult:
     outputs = []
     for request, stream in zip(call, streams, strict=True):
         last = stream.last
-        assert last is not None and last.finish is not None
+        assert last is not None, "every choice has ended"
+        assert last.finish is not None
         if last.finish is FinishReason.ERROR:
             return GenerationResult(prompt_token_ids=prompt_ids, outputs=[], error=last.error)
-        assert last.usage is not None and last.timeline is not None
+        assert last.usage is not None
+        assert last.timeline is not None
         outputs.append(
             Completion(
                 index=request.choice,

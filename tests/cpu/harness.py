@@ -1,7 +1,7 @@
 """Lays out blocks and builds attention metadata for tests of kernels and models: a model runner without an engine.
 
-Blocks are placed at random, free ones hold NaN, a table keeps stale ids behind a window (as an executor's does, which is
-never told what slid out), and whatever a step must not read is poison.
+Blocks are placed at random, free ones hold NaN, a table keeps stale ids behind a window (as an executor's does, which
+is never told what slid out), and whatever a step must not read is poison.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class BlockPool:
             self.cache.poison([block])
 
 
-def make_layout(spec: ModelSpec, *, block_size: int = 16, num_blocks: int = 256, dtype: torch.dtype = torch.float32) -> KVLayout:
+def make_layout(
+    spec: ModelSpec, *, block_size: int = 16, num_blocks: int = 256, dtype: torch.dtype = torch.float32
+) -> KVLayout:
     groups = plan_kv_groups(spec, block_size, dtype.itemsize)
     return KVLayout(groups=groups, num_blocks=num_blocks, dtype=str(dtype).removeprefix("torch."))
 
@@ -121,7 +123,9 @@ class Harness:
                 slots.extend(table[p // size] * size + p % size for p in range(start, start + count))
             width = max(len(row.tables[g]) for row, _ in work)
             padded = [row.tables[g] + [0] * (width - len(row.tables[g])) for row, _ in work]
-            groups.append(GroupMetadata(torch.tensor(slots, dtype=torch.int64), torch.tensor(padded, dtype=torch.int32)))
+            groups.append(
+                GroupMetadata(torch.tensor(slots, dtype=torch.int64), torch.tensor(padded, dtype=torch.int32))
+            )
         contexts = [len(row.ids) for row, _ in work]
         return AttentionMetadata(
             query_start_loc=torch.tensor([0, *counts]).cumsum(0).int(),

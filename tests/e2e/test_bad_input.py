@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.conftest import Run
 
 MODEL = "smollm2-135m"
@@ -53,9 +52,7 @@ def test_not_a_gguf_file(paceline: Run, tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_prompt_too_long(paceline: Run) -> None:
-    refused(
-        paceline("generate", "-", "-m", MODEL, "--max-model-len", "64", stdin="many words " * 100), "64", "prompt"
-    )
+    refused(paceline("generate", "-", "-m", MODEL, "--max-model-len", "64", stdin="many words " * 100), "64", "prompt")
 
 
 @pytest.mark.model

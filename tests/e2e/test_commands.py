@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +81,8 @@ def test_the_chinese_readme_follows_the_english_one() -> None:
     english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
     code = r"```(?:sh|python)\n(.*?)```"
     without_comments = [
-        [re.sub(r"\s+#.*", "", block) for block in re.findall(code, text, flags=re.DOTALL)] for text in (english, chinese)
+        [re.sub(r"\s+#.*", "", block) for block in re.findall(code, text, flags=re.DOTALL)]
+        for text in (english, chinese)
     ]
     assert without_comments[0] == without_comments[1]
     assert len(re.findall(r"^## ", english, flags=re.M)) == len(re.findall(r"^## ", chinese, flags=re.M))

@@ -96,11 +96,11 @@ def summarise(llm: LLM, jobs: list[Job], timelines: dict[int, list[Timeline]]) -
     window_s = last - first
 
     def spread(samples: list[float]) -> dict[str, float | None]:
-        enough = len(samples) >= min_samples(0.95)
+        p95 = percentile(samples, 0.95) if len(samples) >= min_samples(0.95) else None
         return {
             "n": len(samples),
             "p50": percentile(samples, 0.5),
-            "p95": percentile(samples, 0.95) if enough else None,
+            "p95": p95,
         }
 
     def latencies(lines: list[Timeline]) -> dict[str, Any]:
@@ -152,8 +152,8 @@ def render(summary: dict[str, Any]) -> list[str]:
     lines += [
         "(p95 is left out where fewer than 59 samples could not support it)",
         "",
-        f"goodput {summary['goodput_per_s']:.2f}/s: {summary['good_share']:.0%} met TTFT <= {targets['ttft_s']:g} s and "
-        f"TPOT <= {targets['tpot_s'] * 1000:g} ms",
+        f"goodput {summary['goodput_per_s']:.2f}/s: {summary['good_share']:.0%} met TTFT <= {targets['ttft_s']:g} s "
+        f"and TPOT <= {targets['tpot_s'] * 1000:g} ms",
         f"prefix cache: {summary['prefix_hit_rate']:.0%} of prompt tokens hit ({summary['prefix_hit_tokens']} tokens)",
         f"preemptions: {summary['preemptions']}; KV blocks now: "
         + ", ".join(f"{name} {value}" for name, value in summary["kv_blocks"].items()),

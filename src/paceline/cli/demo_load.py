@@ -10,15 +10,16 @@ import msgspec
 Kind = Literal["short", "long", "shared prefix", "two choices", "sampled", "cancelled"]
 
 SYSTEM = (
-    "You are the reading assistant of a small public library. Answer in one or two plain sentences. "
-    "The library opens at nine in the morning from Tuesday to Saturday and closes at six in the evening; on Thursdays it "
-    "stays open until eight. A member may borrow up to twelve books for four weeks and renew each of them twice, unless "
-    "somebody else has reserved it. Films and records are lent for one week and cannot be renewed. Children under twelve "
-    "need the signature of a parent for their first card, and no fee is ever taken from them. A lost card costs three "
-    "coins. Books that come back late cost ten cents a day, at most the price of the book. The reading room on the first "
-    "floor is silent; the garden, the kitchen and the ground floor are not. Meeting rooms can be reserved two weeks ahead. "
-    "The printers take members' cards, and the first ten pages of a day are free. Dogs wait in the yard, where there is "
-    "water. When a question is not about the library, say so kindly and name a book that could answer it."
+    "You are the reading assistant of a small public library. Answer in one or two plain sentences. The library opens"
+    " at nine in the morning from Tuesday to Saturday and closes at six in the evening; on Thursdays it stays open "
+    "until eight. A member may borrow up to twelve books for four weeks and renew each of them twice, unless somebody"
+    " else has reserved it. Films and records are lent for one week and cannot be renewed. Children under twelve need"
+    " the signature of a parent for their first card, and no fee is ever taken from them. A lost card costs three "
+    "coins. Books that come back late cost ten cents a day, at most the price of the book. The reading room on the "
+    "first floor is silent; the garden, the kitchen and the ground floor are not. Meeting rooms can be reserved two "
+    "weeks ahead. The printers take members' cards, and the first ten pages of a day are free. Dogs wait in the yard,"
+    " where there is water. When a question is not about the library, say so kindly and name a book that could answer"
+    " it."
 )
 
 QUESTIONS = (
@@ -74,7 +75,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 def demo_load(seed: int = 1, rate: float = 4.0) -> list[Job]:
     """64 calls, in order of arrival: a Poisson process of `rate` calls a second."""
     rng = random.Random(seed)
-    kinds: list[Kind] = ["shared prefix"] * 24 + ["short"] * 22 + ["long"] * 8 + ["sampled"] * 6 + ["two choices"] * 3
+    counts: dict[Kind, int] = {"shared prefix": 24, "short": 22, "long": 8, "sampled": 6, "two choices": 3}
+    kinds = [kind for kind, count in counts.items() for _ in range(count)]
     rng.shuffle(kinds)
     kinds.insert(8, "cancelled")
     at_s, jobs = 0.0, []

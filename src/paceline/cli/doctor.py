@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 
 @engine_options
 def doctor(
-    matrix: Annotated[
-        bool, typer.Option("--matrix", help="Which features go together, and which are not there.")
-    ] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Which features go together; which are not there.")] = False,
     load: Annotated[bool, typer.Option("--load/--no-load", help="Load the model and measure memory.")] = True,
     *,
     config: EngineConfig,
@@ -82,8 +81,9 @@ def print_model(console: Console, config: EngineConfig) -> None:
     with loaded(config) as llm:
         spec = llm.spec
         console.print(
-            f"model {spec.name}: {spec.family}, {spec.num_parameters / 1e6:.1f} M parameters, {spec.num_layers} layers, "
-            f"{spec.num_heads} heads / {spec.num_kv_heads} KV, vocabulary {spec.vocab_size}, stored as {spec.weight_dtype}",
+            f"model {spec.name}: {spec.family}, {spec.num_parameters / 1e6:.1f} M parameters, {spec.num_layers} "
+            f"layers, {spec.num_heads} heads / {spec.num_kv_heads} KV, vocabulary {spec.vocab_size}, stored as "
+            f"{spec.weight_dtype}",
             highlight=False,
         )
         rows = [(d.name, str(d.value), d.source, d.reason) for d in llm.knobs.derived]
@@ -93,7 +93,7 @@ def print_model(console: Console, config: EngineConfig) -> None:
         console.print(f"start-up: {times}", highlight=False)
 
 
-def _table(console: Console, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")

@@ -14,13 +14,11 @@ MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens 
 Temperature = Annotated[
     float, typer.Option("--temperature", "-t", help="0 takes the likeliest token.", rich_help_panel=PANEL)
 ]
-TopP = Annotated[
-    float, typer.Option("--top-p", help="Keep the likeliest tokens up to this mass.", rich_help_panel=PANEL)
-]
+TopP = Annotated[float, typer.Option("--top-p", help="Keep the likeliest up to this mass.", rich_help_panel=PANEL)]
 TopK = Annotated[int, typer.Option("--top-k", help="Keep this many of the likeliest; 0 = all.", rich_help_panel=PANEL)]
 MinP = Annotated[
     float,
-    typer.Option("--min-p", help="Keep tokens at least this likely, relative to the best.", rich_help_panel=PANEL),
+    typer.Option("--min-p", help="Keep tokens this likely, relative to the best.", rich_help_panel=PANEL),
 ]
 RepetitionPenalty = Annotated[
     float, typer.Option("--repetition-penalty", help="Above 1 discourages what was said.", rich_help_panel=PANEL)

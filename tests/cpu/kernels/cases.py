@@ -54,9 +54,18 @@ def make_case(
     lengths = [context + count for context, count in rows]
     num_blocks = sum(ceil_div(length, block_size) for length in lengths) + 3
     spec = ModelSpec(
-        family="llama", name="x", revision="", vocab_size=1, hidden_size=heads * dim, intermediate_size=1, num_heads=heads,
-        num_kv_heads=kv_heads, head_dim=dim, layers=(LayerSpec(),), max_model_len=1,
-    )  # fmt: skip
+        family="llama",
+        name="x",
+        revision="",
+        vocab_size=1,
+        hidden_size=heads * dim,
+        intermediate_size=1,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
+        layers=(LayerSpec(),),
+        max_model_len=1,
+    )
     size = block_size * spec.kv_bytes_per_token_per_layer(dtype.itemsize)
     group = KVGroupSpec(kind="full", layers=(0,), block_size=block_size, bytes_per_block=size)
     store = KVCache(KVLayout(groups=(group,), num_blocks=num_blocks), spec, dtype)
@@ -102,20 +111,17 @@ def make_case(
 
 
 def naive(case: Case) -> torch.Tensor:
-    """The definition, one query and one head at a time, in float64: [T, heads * head_dim]."""
+    """The definition, one query at a time, in float64: [T, heads * head_dim]."""
     params, out, at = case.params, [], 0
     per_kv = params.num_heads // params.num_kv_heads
     for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
-        kv = case.history[row].double()
-        for offset in range(count):
-            last = context + offset
+        kv = case.history[row].double().repeat_interleave(per_kv, 1).transpose(0, 1)  # [2 * heads, length, head_dim]
+        for last in range(context, context + count):
             first = 0 if params.window is None else max(0, last - params.window + 1)
-            for head in range(params.num_heads):
-                keys = kv[first : last + 1, head // per_kv]
-                values = kv[first : last + 1, params.num_kv_heads + head // per_kv]
-                scores = keys @ case.q[at, head].double() * params.scale
-                if params.softcap is not None:
-                    scores = params.softcap * torch.tanh(scores / params.softcap)
-                out.append(torch.softmax(scores, 0) @ values)
+            seen = kv[:, first : last + 1]
+            scores = (seen[: params.num_heads] @ case.q[at].double()[:, :, None])[:, :, 0] * params.scale
+            if params.softcap is not None:
+                scores = params.softcap * torch.tanh(scores / params.softcap)
+            out.append((torch.softmax(scores, -1)[:, None] @ seen[params.num_heads :]).reshape(-1))
             at += 1
-    return torch.stack(out).view(at, -1)
+    return torch.stack(out)

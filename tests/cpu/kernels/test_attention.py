@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cpu.kernels.cases import Case, make_case, naive
 
 from paceline.errors import UnsupportedError
 from paceline.runtime.kernels.reference.attention import attention as reference
+from paceline.runtime.kernels.reference.kv_write import write_kv
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_cpu
-from tests.cpu.kernels.cases import Case, make_case, naive
 
 KERNELS = {"reference": reference, "torch-cpu": torch_cpu}
 STEPS = {
@@ -42,7 +43,9 @@ def test_matches_the_definition(kernel: Callable[..., torch.Tensor], step: Any, 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (8, 1), (9, 3)], ids=str)
 @pytest.mark.parametrize("block_size", [4, 32])
-def test_head_ratios_and_block_sizes(kernel: Callable[..., torch.Tensor], heads: tuple[int, int], block_size: int) -> None:
+def test_head_ratios_and_block_sizes(
+    kernel: Callable[..., torch.Tensor], heads: tuple[int, int], block_size: int
+) -> None:
     case = make_case(STEPS["mixed"], heads=heads[0], kv_heads=heads[1], dim=32, block_size=block_size, seed=3)
     torch.testing.assert_close(run(kernel, case), naive(case).float(), rtol=0, atol=2e-5)
 
@@ -74,40 +77,36 @@ def test_half_precision_stays_close(kernel: Callable[..., torch.Tensor], dtype: 
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_reference_bits_depend_on_the_row_alone(threads: int) -> None:
-    """Each row alone, token by token, equals the same row in a mixed batch of chunks, to the last bit."""
+@pytest.mark.parametrize("extra", [{}, {"window": 24}, {"softcap": 2.0}], ids=str)
+def test_reference_bits_depend_on_the_row_alone(extra: dict[str, Any], threads: int) -> None:
+    """Each row alone, in other chunks and other blocks, equals the same row in a mixed batch to the last bit."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for extra in ({}, {"window": 24}, {"softcap": 2.0}):
-            case = make_case(STEPS["mixed"] + STEPS["beyond one tile"], seed=5, **extra)
-            together = run(reference, case)
-            starts = case.metadata.query_start_loc.tolist()
-            for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
-                alone = make_case([(context, count)], seed=99, **extra)
-                for offset in range(0, count, 1 if count < 40 else 17):
-                    part = case.history[row][: min(context + count, context + offset + (1 if count < 40 else 17))]
-                    got = _alone(alone, part, context + offset, case.q[starts[row] + offset :], extra)
-                    assert torch.equal(got, together[starts[row] + offset : starts[row] + offset + len(got)]), (row, offset)
+        case = make_case(STEPS["mixed"] + STEPS["beyond one tile"], seed=5, **extra)
+        together = run(reference, case).split(list(case.metadata.query_lens))
+        queries = case.q.split(list(case.metadata.query_lens))
+        for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
+            size = max(1, count // 3)
+            for at in range(0, count, size):
+                q = queries[row][at : at + size]
+                got = alone(case.history[row][: context + at + len(q)], q, extra)
+                assert torch.equal(got, together[row][at : at + len(q)]), (row, at)
     finally:
         torch.set_num_threads(before)
 
 
-def _alone(blank: Case, history: torch.Tensor, context: int, q: torch.Tensor, extra: dict[str, Any]) -> torch.Tensor:
-    """One row of its own, whose K and V are `history`, computing everything from `context` on."""
-    from paceline.runtime.kernels.reference.kv_write import write_kv
-
-    count = len(history) - context
-    case = make_case([(context, count)], seed=context, **extra)
-    table = case.metadata.groups[0].block_tables[0].long()
-    size = case.cache.block_size
-    positions = torch.arange(len(history))
+def alone(history: torch.Tensor, q: torch.Tensor, extra: dict[str, Any]) -> torch.Tensor:
+    """One row of its own whose K and V are `history`; its last positions ask `q`."""
+    context = len(history) - len(q)
+    case = make_case([(context, len(q))], seed=context, **extra)
+    table, size = case.metadata.groups[0].block_tables[0].long(), case.cache.block_size
     window = extra.get("window")
     lowest = 0 if window is None else max(0, context - window + 1) // size * size
-    slots = table[positions // size] * size + positions % size
-    write_kv(history[lowest:], case.cache, slots[lowest:])
-    with torch.inference_mode():
-        return reference(q[:count], history[context:], case.cache, case.metadata, case.params)
+    positions = torch.arange(lowest, len(history))
+    write_kv(history[lowest:], case.cache, table[positions // size] * size + positions % size)
+    case.q.copy_(q)
+    return run(reference, case)
 
 
 def test_reference_refuses_block_sizes_that_cross_tiles() -> None:

@@ -42,7 +42,11 @@ def test_reference_rows_are_independent(dtype: torch.dtype, threads: int) -> Non
     torch.set_num_threads(threads)
     try:
         for rows, columns in SHAPES if dtype == torch.float32 else SHAPES[1:2]:
-            weight, x, bias = torch.randn(rows, columns).to(dtype), torch.randn(300, columns).to(dtype), torch.randn(rows).to(dtype)
+            weight, x, bias = (
+                torch.randn(rows, columns).to(dtype),
+                torch.randn(300, columns).to(dtype),
+                torch.randn(rows).to(dtype),
+            )
             whole = ReferenceLinear.apply(x, weight, bias)
             for count in COUNTS:
                 part = ReferenceLinear.apply(x[29 : 29 + count].clone(), weight, bias)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from tests.cpu.harness import Harness
 from tests.cpu.models.families import FAMILIES, hf_model, ours
 
@@ -82,7 +81,12 @@ def test_greedy_text_is_identical(twin: Any, numerics: str) -> None:
     with torch.no_grad():
         inputs = torch.tensor([ids])
         whole = twin.generate(
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
         )
     harness = Harness(ours(twin, numerics=numerics))
     assert harness.greedy(ids, 40, chunk=6) == whole[0, 20:].tolist()

@@ -27,7 +27,9 @@ def test_sound_sets_pass() -> None:
         (["fp4", "recompute"], "fp4 cannot be", ["int8", "recompute"]),
     ],
 )
-def test_unsound_sets_are_refused_with_pair_reason_and_nearest(active: list[str], pair: str, nearest: list[str]) -> None:
+def test_unsound_sets_are_refused_with_pair_reason_and_nearest(
+    active: list[str], pair: str, nearest: list[str]
+) -> None:
     assert MATRIX.nearest_valid(active) == nearest
     MATRIX.check(nearest)
     with pytest.raises(UnsupportedError, match=pair) as refusal:

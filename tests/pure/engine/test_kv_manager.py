@@ -439,9 +439,9 @@ def test_a_hit_takes_all_of_a_full_group_and_only_the_window_of_a_sliding_one():
 
 def grab(kit: Kit) -> None:
     """Promise all that may be promised to somebody else."""
-    known = kit.kv.num_available * SIZE
-    if known:
-        assert kit.kv.reserve(kit.quote(kit.keys([7] * known), known, use_cache=False)) is not None
+    keys = kit.keys([7] * SIZE)
+    for _ in range(kit.kv.num_available):
+        assert kit.kv.reserve(kit.quote(keys, SIZE, use_cache=False)) is not None
     assert kit.kv.num_available == 0
 
 
@@ -464,7 +464,7 @@ def test_a_hit_that_its_first_holder_keeps_does_not_stand_for_a_promised_block()
     keys = kit.keys(range(60))
     state = kit.admit(keys, 60)
     assert state.num_cached_tokens == 8
-    for end in range(16, 61, 4):
+    for end in range(16, 57, 8):
         grab(kit)
         kit.compute(state, keys, end)
 
@@ -691,8 +691,10 @@ def test_nobody_waits_for_a_fork_whose_blocks_will_not_be_found():
     kit = Kit()
     leader = kit.run(range(11))
     kit.kv.reset()
+    anew = kit.admit(kit.keys(range(9)), 9)
     kit.admit(kit.keys(range(30)), 30, fork_from=leader, fork_tokens=10)
-    assert kit.quote(kit.keys(range(30)), 30).pending is None
+    pending = kit.quote(kit.keys(range(30)), 30).pending
+    assert (pending.owner, pending.num_tokens) == (anew.request_id, 8)
 
 
 def test_check_notices_a_lost_reference():

@@ -2,7 +2,8 @@
 
 `reference` is plain torch, slow and the truth: a row's result never depends on the rest of the batch. `torch_cpu` is
 the fast way on a CPU. Implementations of one op share a signature, are compared by one parametrised test and timed by
-one benchmark. A kernel imports torch, numpy, the contracts, the forward context and the KV cache; never layers or models.
+one benchmark. A kernel imports torch, numpy, the contracts, the forward context and the KV cache; never layers or
+models.
 """
 
 from __future__ import annotations

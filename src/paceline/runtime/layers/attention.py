@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 
 from paceline.contracts.specs import ModelSpec
 from paceline.runtime.forward_context import current
@@ -17,13 +16,12 @@ from paceline.runtime.layers.norm import HeadNorm
 from paceline.runtime.layers.rotary import Tables
 
 
-class Attention(nn.Module):
+class Attention:
     """Grouped-query attention of layer `index`. Reads where its tokens live from the forward context."""
 
     def __init__(
         self, prefix: str, index: int, spec: ModelSpec, context: BuildContext, *, norm_offset: float = 0.0
     ) -> None:
-        super().__init__()
         layer = spec.layers[index]
         heads, kv_heads, dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self.index = index
@@ -53,7 +51,7 @@ class Attention(nn.Module):
     def bind(self, kv_cache: KVCache) -> None:
         self.cache = kv_cache.layer_cache(self.index)
 
-    def forward(self, x: torch.Tensor, tables: Tables) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, tables: Tables) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; writes this step's K and V."""
         cache = self.cache
         assert cache is not None, "no KV cache: call Model.bind_kv_cache first"
@@ -68,7 +66,7 @@ class Attention(nn.Module):
         q, kv = qkv[:, : params.num_heads], qkv[:, params.num_heads :]
         metadata = current().attention
         self.write_kv(kv, cache, metadata.groups[cache.group].slot_mapping)
-        return self.out(self.attend(q, kv, cache, metadata, params))  # type: ignore[no-any-return]
+        return self.out(self.attend(q, kv, cache, metadata, params))
 
     def slots(self) -> Iterator[WeightSlot]:
         yield from self.qkv.slots()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import nn
 
 from paceline.contracts.specs import ModelSpec
 from paceline.runtime.layers.build import BuildContext, WeightSlot
@@ -15,11 +14,10 @@ from paceline.runtime.layers.linear import LinearSpec, Part, Weight
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 
 
-class Vocabulary(nn.Module):
+class Vocabulary:
     """ids -> vectors at the input, vectors -> logits at the output."""
 
     def __init__(self, spec: ModelSpec, context: BuildContext) -> None:
-        super().__init__()
         self.softcap, self.tied = spec.final_softcap, spec.tie_word_embeddings
         # Checkpoints were trained with the factor rounded to their dtype.
         self.scale = float(torch.tensor(spec.embedding_scale, dtype=context.dtype))

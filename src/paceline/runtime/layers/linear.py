@@ -14,7 +14,6 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from torch import nn
 
 from paceline.runtime.layers.build import BuildContext, WeightSlot
 
@@ -81,15 +80,14 @@ class WeightMethod(Protocol):
     def create(self, spec: LinearSpec, context: BuildContext) -> Weight: ...
 
 
-class Linear(nn.Module):
+class Linear:
     """y = x Wᵀ + b, all parts in one product."""
 
     def __init__(self, in_features: int, parts: Sequence[Part], context: BuildContext, *, bias: bool = False) -> None:
-        super().__init__()
         self.spec = LinearSpec(in_features, tuple(parts), bias, context.dtype, context.device)
         self.weight = context.weight_method(parts[0].name).create(self.spec, context)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features]"""
         return self.weight.apply(x)
 

@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 
 from paceline.contracts.specs import ModelSpec
 from paceline.runtime.layers.build import BuildContext, WeightSlot
 from paceline.runtime.layers.linear import MergedLinear, RowLinear
 
 
-class GatedMLP(nn.Module):
+class GatedMLP:
     """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer 2020)."""
 
     def __init__(self, prefix: str, spec: ModelSpec, context: BuildContext) -> None:
-        super().__init__()
         size, bias = spec.intermediate_size, spec.mlp_bias
         self.activation = spec.activation
         self.gate_up = MergedLinear(prefix, ("gate_proj", "up_proj"), spec.hidden_size, size, context, bias=bias)
         self.down = RowLinear(f"{prefix}.down_proj", size, spec.hidden_size, context, bias=bias)
         self.gated = context.kernel("gated")
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
-        return self.down(self.gated(self.gate_up(x), self.activation))  # type: ignore[no-any-return]
+        return self.down(self.gated(self.gate_up(x), self.activation))
 
     def slots(self) -> Iterator[WeightSlot]:
         yield from self.gate_up.slots()

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 
 from paceline.runtime.layers.build import BuildContext, WeightSlot
 
 
-class RMSNorm(nn.Module):
+class RMSNorm:
     """x / sqrt(mean(x²) + eps) * (offset + w). The factor is kept in float32, whatever the model's dtype."""
 
     def __init__(self, name: str, size: int, eps: float, context: BuildContext, *, offset: float = 0.0) -> None:
-        super().__init__()
         self.name, self.size, self.eps, self.offset = name, size, eps, offset
         self.kernel = context.kernel("rms_norm")
         self.factor = torch.empty(size, dtype=torch.float32, device=context.device)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., size] -> the same shape and dtype"""
         return self.kernel(x, self.factor, self.eps)  # type: ignore[no-any-return]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.factor.numel() * self.factor.element_size()
 
     def load(self, tensor: torch.Tensor) -> None:
         self.factor.copy_(tensor).add_(self.offset)
@@ -30,7 +32,7 @@ class RMSNorm(nn.Module):
         yield WeightSlot(f"{self.name}.weight", (self.size,), self.load)
 
 
-class HeadNorm(nn.Module):
+class HeadNorm:
     """RMS norms of q and k heads in one call: [T, num_heads + num_kv_heads, head_dim], in place."""
 
     def __init__(
@@ -44,14 +46,17 @@ class HeadNorm(nn.Module):
         *,
         offset: float,
     ) -> None:
-        super().__init__()
         self.prefix, self.eps, self.offset = prefix, eps, offset
         self.heads = {"q_norm": slice(0, num_heads), "k_norm": slice(num_heads, num_heads + num_kv_heads)}
         self.kernel = context.kernel("rms_norm")
         self.factor = torch.empty(num_heads + num_kv_heads, head_dim, dtype=torch.float32, device=context.device)
 
-    def forward(self, qk: torch.Tensor) -> None:
+    def __call__(self, qk: torch.Tensor) -> None:
         qk.copy_(self.kernel(qk, self.factor, self.eps))
+
+    @property
+    def num_bytes(self) -> int:
+        return self.factor.numel() * self.factor.element_size()
 
     def slots(self) -> Iterator[WeightSlot]:
         for name, heads in self.heads.items():

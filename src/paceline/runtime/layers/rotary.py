@@ -14,24 +14,22 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
 
 from paceline.contracts.specs import RopeSpec
 
 Tables = tuple[torch.Tensor, torch.Tensor]
 
 
-class Rotary(nn.Module):
+class Rotary:
     """Positions -> (cos, sin), once per forward pass for all layers with the same spec."""
 
     def __init__(self, spec: RopeSpec, head_dim: int, device: torch.device) -> None:
-        super().__init__()
         self.spec, self.head_dim = spec, head_dim
         frequencies, self.scaling = frequencies_of(spec, head_dim)
         self.inverse = frequencies.to(device)
         self.exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
 
-    def forward(self, positions: torch.Tensor) -> Tables:
+    def __call__(self, positions: torch.Tensor) -> Tables:
         """positions [T] int64 -> cos and sin, [T, 1, head_dim] float32; the first half of sin is negated."""
         angles = positions[:, None].float() * self._inverse_at(positions)
         cos, sin = angles.cos(), angles.sin()

@@ -13,7 +13,7 @@ from paceline.runtime.kv_cache import KVCache
 from paceline.runtime.layers.attention import Attention
 from paceline.runtime.layers.build import BuildContext, WeightSlot
 from paceline.runtime.layers.embedding import Vocabulary
-from paceline.runtime.layers.linear import Linear
+from paceline.runtime.layers.linear import Weight
 from paceline.runtime.layers.mlp import GatedMLP
 from paceline.runtime.layers.norm import HeadNorm, RMSNorm
 from paceline.runtime.layers.rotary import Rotary, Tables
@@ -31,11 +31,10 @@ class BlockStyle:
     after_mlp: str | None = None
 
 
-class DecoderBlock(nn.Module):
+class DecoderBlock:
     """x += attention(norm(x)); x += mlp(norm(x)); each addend may pass one more norm."""
 
     def __init__(self, index: int, spec: ModelSpec, context: BuildContext, style: BlockStyle) -> None:
-        super().__init__()
         prefix = f"model.layers.{index}"
 
         def norm(name: str) -> RMSNorm:
@@ -48,12 +47,19 @@ class DecoderBlock(nn.Module):
         self.mlp = GatedMLP(f"{prefix}.mlp", spec, context)
         self.after_mlp = norm(style.after_mlp) if style.after_mlp else None
 
-    def forward(self, x: torch.Tensor, tables: Tables) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, tables: Tables) -> torch.Tensor:
         """x [T, hidden] is the residual stream; it is updated in place and returned."""
         added = self.attention(self.before_attention(x), tables)
         x.add_(added if self.after_attention is None else self.after_attention(added))
         added = self.mlp(self.before_mlp(x))
         return x.add_(added if self.after_mlp is None else self.after_mlp(added))
+
+    def weights(self) -> list[Weight]:
+        return [self.attention.qkv.weight, self.attention.out.weight, self.mlp.gate_up.weight, self.mlp.down.weight]
+
+    def norms(self) -> list[RMSNorm | HeadNorm]:
+        parts = (self.before_attention, self.attention.head_norm, self.after_attention, self.before_mlp, self.after_mlp)
+        return [part for part in parts if part is not None]
 
     def slots(self) -> Iterator[WeightSlot]:
         for part in (
@@ -79,9 +85,9 @@ class Model(nn.Module):
         self.spec, self.context = spec, context
         self.vocabulary = Vocabulary(spec, context)
         ropes = list(dict.fromkeys(layer.rope for layer in spec.layers))
-        self.ropes = nn.ModuleList(Rotary(rope, spec.head_dim, context.device) for rope in ropes)
+        self.ropes = [Rotary(rope, spec.head_dim, context.device) for rope in ropes]
         self.rope_of_layer = [ropes.index(layer.rope) for layer in spec.layers]
-        self.blocks = nn.ModuleList(DecoderBlock(i, spec, context, style) for i in range(spec.num_layers))
+        self.blocks = [DecoderBlock(i, spec, context, style) for i in range(spec.num_layers)]
         self.norm = RMSNorm("model.norm", spec.hidden_size, spec.rms_norm_eps, context, offset=style.norm_offset)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -90,7 +96,7 @@ class Model(nn.Module):
         x = self.vocabulary.embed(input_ids)
         for block, rope in zip(self.blocks, self.rope_of_layer, strict=True):
             x = block(x, tables[rope])
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> [S, vocab] float32, soft-cap applied."""
@@ -99,13 +105,13 @@ class Model(nn.Module):
     def bind_kv_cache(self, kv_cache: KVCache) -> None:
         """Attach the cache that attention layers write to and read from."""
         for block in self.blocks:
-            block.attention.bind(kv_cache)  # type: ignore[union-attr, operator]
+            block.attention.bind(kv_cache)
 
     def slots(self) -> Iterator[WeightSlot]:
         """Every checkpoint tensor the model takes."""
         yield from self.vocabulary.slots()
         for block in self.blocks:
-            yield from block.slots()  # type: ignore[operator]
+            yield from block.slots()
         yield from self.norm.slots()
 
     def load_weights(self, stream: WeightStream) -> None:
@@ -118,12 +124,10 @@ class Model(nn.Module):
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights as held in memory."""
-        held: dict[int, int] = {}
-        for module in self.modules():
-            if isinstance(module, Linear):
-                held[id(module.weight)] = module.weight.num_bytes
-            elif isinstance(module, RMSNorm | HeadNorm):
-                held[id(module)] = module.factor.numel() * module.factor.element_size()
-        for weight in (self.vocabulary.table, self.vocabulary.head):
-            held[id(weight)] = weight.num_bytes
-        return sum(held.values())
+        weights = [self.vocabulary.table, self.vocabulary.head]
+        norms: list[RMSNorm | HeadNorm] = [self.norm]
+        for block in self.blocks:
+            weights += block.weights()
+            norms += block.norms()
+        held = {id(weight): weight.num_bytes for weight in weights}  # a tied head is the table itself
+        return sum(held.values()) + sum(norm.num_bytes for norm in norms)

@@ -2,8 +2,8 @@
 
 The idea: every product has one fixed shape. Queries are cut into tiles of 16 positions and keys into tiles of 256
 slots, both at fixed positions of their own sequence, and a query walks its key tiles in order with the running maximum
-and sum of online softmax (Milakov and Gimelshein 2018). So query p always sits in row p % 16 of a [16 * group, 256] product,
-whatever chunk it came in and whoever shares the batch, and its bits cannot change.
+and sum of online softmax (Milakov and Gimelshein 2018). So query p always sits in row p % 16 of a [16 * group, 256]
+product, whatever chunk it came in and whoever shares the batch, and its bits cannot change.
 
 Shapes: T tokens, R rows, N query tiles, A of them at work on one key tile, H KV heads, G query heads per KV head,
 D head_dim, S block size.

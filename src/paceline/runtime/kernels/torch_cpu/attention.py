@@ -6,6 +6,8 @@ D head_dim, n queries of a chunk.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 
@@ -66,6 +68,12 @@ def _gather(name: str, index: torch.Tensor, cache: LayerCache, dtype: torch.dtyp
 # decode
 
 
+@cache
+def _nothing(dtype: torch.dtype) -> torch.Tensor:
+    """The addend of a scaled product that has none."""
+    return torch.zeros(1, 1, 1, dtype=dtype)
+
+
 def _shared(
     family: DecodeFamily, cache: LayerCache, params: AttentionParams, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -104,7 +112,7 @@ def _decode(
     elif batch.mask is not None:
         scores = torch.baddbmm(batch.mask, queries, keys.transpose(1, 2), alpha=params.scale)
     else:
-        scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(params.scale)
+        scores = torch.baddbmm(_nothing(queries.dtype), queries, keys.transpose(1, 2), beta=0, alpha=params.scale)
     if shared is None:
         out = torch.bmm(torch.softmax(scores, -1), values)
     else:
@@ -128,7 +136,8 @@ def _with_shared(
     keys, common = shared
     heads, num_shared, dim = keys.shape
     batch, per_kv, _ = scores.shape
-    first = torch.bmm(queries.view(heads, -1, dim), keys.transpose(1, 2)).mul_(scale)  # [H, B * G, P]
+    joined = queries.view(heads, -1, dim)
+    first = torch.baddbmm(_nothing(queries.dtype), joined, keys.transpose(1, 2), beta=0, alpha=scale)  # [H, B * G, P]
     weights = torch.softmax(torch.cat((first.view(batch, per_kv, num_shared), scores), -1), -1)
     out = torch.bmm(weights.view(heads, batch // heads * per_kv, -1)[:, :, :num_shared], common)
     return torch.baddbmm(out.view(batch, per_kv, dim), weights[:, :, num_shared:], values)

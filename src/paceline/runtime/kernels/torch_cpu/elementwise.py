@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) * weight over the last dimension; see the reference kernel for shapes."""
-    wide = x.float()
-    size = x.shape[-1]
-    norm: torch.Tensor = torch.linalg.vector_norm(wide, 2, -1, True)
+    wide = x if x.dtype == torch.float32 else x.float()
+    norm = torch.linalg.vector_norm(wide, 2, -1, True)
     # 1 / sqrt(norm² / n + eps)
-    inverse = norm.square_().mul_(1.0 / size).add_(eps).rsqrt_()
-    scaled = wide * inverse
-    scaled.mul_(weight)
+    inverse = torch.addcmul(_constant(eps), norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
+    scaled = torch.mul(wide, inverse).mul_(weight)
     return scaled if x.dtype == torch.float32 else scaled.to(x.dtype)
+
+
+@cache
+def _constant(value: float) -> torch.Tensor:
+    return torch.tensor([value])
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
