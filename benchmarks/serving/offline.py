@@ -1,8 +1,8 @@
 """Offline speed of `LLM.generate` against transformers' `generate`, in one process and one run.
 
 Both run the same weights (the packaged SmolLM2-135M) in the same dtype, on the same token ids, greedy, end of sequence
-ignored, with the same number of threads. transformers runs eager with sdpa attention, left-padded, in batches of at most
-64. Rounds are interleaved, each on prompts not seen before, so that neither a warm prefix cache nor a drift of the
+ignored, with the same number of threads. transformers runs eager with sdpa attention, left-padded, in batches of at
+most 64. Rounds are interleaved, each on prompts not seen before, so that neither a warm prefix cache nor a drift of the
 machine favours one side.
 
     single   1 request, 128 in, 128 out            one stream

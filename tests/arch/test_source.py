@@ -11,7 +11,6 @@ LONGER_BECAUSE: dict[str, str] = {}  # path below src/paceline -> why one idea n
 
 ENVIRONMENT_READERS = {
     "config/env.py": "the loader: reads the few variables that exist",
-    "engine/client.py": "hands its own environment, plus allocator and OpenMP settings, to the engine's process",
 }
 UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 

@@ -1,16 +1,16 @@
-"""A process that serves the torch executor over the history model: `python -m tests.fakes.torch_child FD`."""
+"""A process that serves the torch executor over a tiny model: `python -m tests.fakes.torch_child FD`."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.fakes.torch_engines import history_executor
+from tests.fakes.tiny_models import tiny_executor
 
 from paceline.runtime.remote import serve_executor
 
 
 def main() -> None:
-    executor = history_executor(windows=(None, 6))
+    executor = tiny_executor("gemma3")
     if "--break" in sys.argv:
         executor.runner.model = None  # type: ignore[assignment]
     serve_executor(executor, int(sys.argv[-1]))

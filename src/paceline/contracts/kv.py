@@ -146,7 +146,7 @@ def chain_key(parent: BlockKey, token_ids: np.ndarray | bytes, extras: Sequence[
     return digest.digest()
 
 
-class BlockStored(msgspec.Struct, frozen=True, kw_only=True, tag="stored"):
+class BlockStored(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="stored"):
     """A block became readable by others."""
 
     key: BlockKey
@@ -155,7 +155,7 @@ class BlockStored(msgspec.Struct, frozen=True, kw_only=True, tag="stored"):
     num_tokens: int
 
 
-class BlockRemoved(msgspec.Struct, frozen=True, kw_only=True, tag="removed"):
+class BlockRemoved(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="removed"):
     key: BlockKey
     group: int
 

@@ -17,7 +17,7 @@ Not covered: what a block contains (`prefix_cache`), who holds it (`kv_manager`)
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeAlias, TypeVar
 
 Label = TypeVar("Label")

@@ -64,6 +64,7 @@ class KVManager:
         self._block_size = layout.block_size
         self._num_groups = len(layout.groups)
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
+        self._window_blocks = [group.max_blocks(NEVER, max_chunk_tokens) for group in layout.groups]
         self._cache = PrefixCache(layout.groups, event_capacity=event_capacity)
         self._pool: BlockPool[Entry] = BlockPool(layout.num_blocks, self._cache.evict)
         self._live: dict[int, SequenceKV] = {}
@@ -254,7 +255,12 @@ class KVManager:
         kv.num_blocks += total
         kv.promised = [left - used for left, used in zip(kv.promised, from_promise, strict=True)]
         for group in self._sliding:
-            kv_window.grew(pool, self.layout.groups[group], kv, group, begin, self.max_chunk_tokens)
+            assert end - kv.first[group] <= self._window_blocks[group], (
+                f"request {kv.request_id} has {kv.num_computed} tokens computed and {num_tokens} planned: more than "
+                f"{self.max_chunk_tokens} apart"
+            )
+            if begin < kv.num_known_blocks:
+                kv_window.grew(pool, kv, group, begin)
         return new
 
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:

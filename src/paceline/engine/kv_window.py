@@ -25,23 +25,18 @@ def peak_promise(
     return min(num_rest, spec.max_blocks(num_tokens, chunk) - own)
 
 
-def grew(pool: BlockPool[Entry], spec: KVGroupSpec, kv: SequenceKV, group: int, begin: int, chunk: int) -> None:
+def grew(pool: BlockPool[Entry], kv: SequenceKV, group: int, begin: int) -> None:
     """The table of `group` got its blocks from `begin` on: back them, or end the promise behind the known tokens."""
-    table, first = kv.tables[group], kv.first[group]
-    held, end = len(table) - first, len(table)
-    assert held <= spec.max_blocks(kv.capacity_tokens, chunk), (
-        f"request {kv.request_id} holds {held} blocks in window group {group}: {kv.num_computed} tokens computed, "
-        f"{kv.capacity_tokens} with blocks, at most {chunk} may be planned and not yet computed"
-    )
-    rest = max(0, kv.num_known_blocks - end)
+    table = kv.tables[group]
+    rest = max(0, kv.num_known_blocks - len(table))
     excess = max(0, kv.promised[group] - rest)
     kv.promised[group] -= excess
     pool.unpromise(excess)
     if rest:
         for block in table[begin:]:
             pool.back(block, kv.request_id)
-    elif begin < kv.num_known_blocks:
-        for block in table[first:begin]:
+    else:
+        for block in table[kv.first[group] : begin]:
             pool.unback(block, kv.request_id)
 
 
@@ -56,7 +51,7 @@ def slide(pool: BlockPool[Entry], spec: KVGroupSpec, kv: SequenceKV, group: int)
     for index in range(kv.first[group], visible):
         block, table[index] = table[index], NULL_BLOCK
         kv.num_blocks -= 1
-        backed = pool.unback(block, kv.request_id)
+        backed = rest > 0 and pool.unback(block, kv.request_id)
         pool.deref(block)
         if backed and kv.promised[group] < rest:
             pool.promise(1)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from paceline.contracts.kv import (
@@ -105,17 +106,14 @@ class SequenceKeys:
         return num_blocks
 
 
-class Entry:
-    """A ready block. Immutable."""
+class Entry(msgspec.Struct, frozen=True, gc=False):  # gc=False: there may be a million, and they refer to no container
+    """A ready block."""
 
-    __slots__ = ("block", "group", "key", "parent", "tokens")
-
-    def __init__(self, block: int, group: int, key: BlockKey, parent: BlockKey, tokens: bytes) -> None:
-        self.block = block
-        self.group = group
-        self.key = key
-        self.parent = parent
-        self.tokens = tokens
+    block: int
+    group: int
+    key: BlockKey
+    parent: BlockKey
+    tokens: bytes
 
 
 @dataclass(frozen=True, slots=True)

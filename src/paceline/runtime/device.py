@@ -100,6 +100,13 @@ def probe_device(kind: Literal["cpu", "cuda"], dtype: str, *, num_threads: int |
     )
 
 
+def use_threads(num_threads: int | None) -> int:
+    """Let torch compute with this many threads; None: one per usable core. Returns the number."""
+    count = num_threads or usable_cores()
+    torch.set_num_threads(count)
+    return count
+
+
 def device_memory(kind: Literal["cpu", "cuda"]) -> MemoryReading:
     """Total and free bytes of the device for this process, now."""
     if kind == "cuda":
@@ -217,23 +224,6 @@ def cpu_name() -> str:
 def process_rss() -> int:
     """Resident bytes of this process now."""
     return int(psutil.Process().memory_info().rss)
-
-
-def peak_rss() -> int:
-    """Most resident bytes since the process began, or since `reset_peak_rss` where the kernel allows that."""
-    for line in (_read_text(Path("/proc/self/status")) or "").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return process_rss()
-
-
-def reset_peak_rss() -> bool:
-    """Start a new peak from now. False where the kernel does not let a process do that: then the old peak stands."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
 
 
 def _rate(run: Callable[[], object], sync: Callable[[], None], work: float) -> float:

@@ -14,10 +14,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from paceline.contracts.kv import NULL_BLOCK, KVLayout
 from paceline.contracts.specs import ModelSpec
+
+
+def _zeros(num_bytes: int, device: torch.device) -> torch.Tensor:
+    """[num_bytes] uint8. On a CPU the pages come from the system zeroed, when they are first written: torch would write
+    gigabytes at start."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8))
+    return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
 
 
 class Workspace:
@@ -72,7 +81,7 @@ class KVCache:
         self.device = torch.device(device)
         num_slots, block_size = layout.layers_per_group, layout.block_size
         shape = (num_slots, 2, spec.num_kv_heads, layout.num_blocks + 1, block_size, spec.head_dim)
-        self.storage = torch.zeros(layout.total_bytes, dtype=torch.uint8, device=self.device)
+        self.storage = _zeros(layout.total_bytes, self.device)
         self.blocks = self.storage.view(dtype).view(shape)
         self.workspace = Workspace()
         self._place: dict[int, tuple[int, int]] = {}

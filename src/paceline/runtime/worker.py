@@ -143,7 +143,7 @@ def _thinned(model: Model) -> Iterator[None]:
     for index, layer in enumerate(model.spec.layers):
         kinds.setdefault((layer.attention, layer.window, ropes[index]), index)
     chosen = list(kinds.values())
-    model.blocks = torch.nn.ModuleList(blocks[index] for index in chosen)
+    model.blocks = type(blocks)(blocks[index] for index in chosen)
     model.rope_of_layer = [ropes[index] for index in chosen]
     try:
         yield

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.builders import build
-from tests.fakes.torch_engines import history_executor, make_requests, torch_engine
+from tests.fakes.tiny_models import tiny_executor
+from tests.fakes.torch_engines import make_requests, torch_engine
 
 from paceline.engine.settings import SchedulerSettings
 from paceline.errors import EngineDeadError
@@ -22,7 +23,7 @@ SETTINGS = {"max_num_seqs": 8, "max_num_batched_tokens": 12, "max_model_len": 64
 def test_an_executor_that_sees_only_encoded_plans_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     requests = make_requests()
-    here = torch_engine(history_executor(windows=(None, 6)), **SETTINGS).run(*requests)
+    here = torch_engine(tiny_executor("gemma3"), **SETTINGS).run(*requests)
     remote = RemoteExecutor(CHILD)
     try:
         away = build(remote, VirtualClock(), SchedulerSettings(**SETTINGS)).run(*requests)

@@ -1,0 +1,68 @@
+"""The paged cache: layers of a group have their own slots, groups share block ids, blocks copy whole."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline.contracts.kv import KVLayout, plan_kv_groups
+from paceline.contracts.specs import LayerSpec, ModelSpec
+from paceline.runtime.kv_cache import KVCache
+
+SPEC = ModelSpec(
+    family="gemma3",
+    name="x",
+    revision="",
+    vocab_size=1,
+    hidden_size=1,
+    intermediate_size=1,
+    num_heads=2,
+    num_kv_heads=2,
+    head_dim=8,
+    layers=tuple(LayerSpec(attention=kind, window=4 if kind == "sliding" else None) for kind in ("sliding", "full", "sliding", "sliding")),
+    max_model_len=1,
+)  # fmt: skip
+
+
+def make() -> KVCache:
+    layout = KVLayout(groups=plan_kv_groups(SPEC, 4, 4), num_blocks=5)
+    return KVCache(layout, SPEC, torch.float32)
+
+
+def test_storage_is_what_the_layout_says() -> None:
+    cache = make()
+    assert cache.storage.numel() == cache.layout.total_bytes
+    key, value = cache.layer(0)
+    assert key.shape == value.shape == (2, 6, 4, 8)
+
+
+def test_layers_of_groups_share_memory_and_layers_of_one_group_do_not() -> None:
+    layout = KVLayout(groups=plan_kv_groups(SPEC, 4, 4), num_blocks=5)
+    assert [group.layers for group in layout.groups] == [(0,), (2,), (3,), (1,)]
+    cache = make()
+    cache.layer(0)[0].fill_(1.0)
+    assert torch.equal(cache.layer(1)[0], torch.ones(2, 6, 4, 8))
+    assert not cache.layer(0)[1].any()
+
+
+def test_layer_cache_shapes_are_views_of_one_memory() -> None:
+    layer = make().layer_cache(1)
+    assert layer.group == 3
+    layer.slots[3, 5] = 7.0  # second V head, block 1, offset 1
+    assert (layer.kv[1, 1, 1, 1] == 7.0).all()
+    assert (layer.blocks[3 * layer.num_blocks + 1].view(4, 8)[1] == 7.0).all()
+
+
+def test_copy_reads_all_sources_before_it_writes() -> None:
+    cache = make()
+    for block in range(1, 6):
+        cache.blocks[:, :, :, block] = block
+    cache.copy_blocks([1, 2], [2, 3])
+    assert [float(cache.blocks[0, 1, 1, b, 3, 7]) for b in range(6)] == [0.0, 1.0, 1.0, 2.0, 4.0, 5.0]
+
+
+def test_poison_reaches_every_layer_and_no_other_block() -> None:
+    cache = make()
+    cache.poison([2, 4])
+    spoilt = cache.blocks.isnan().flatten(4).all(4).movedim(3, 0).flatten(1).all(1)
+    assert spoilt.tolist() == [False, False, True, False, True, False]
+    assert not cache.blocks[:, :, :, [0, 1, 3, 5]].isnan().any()
