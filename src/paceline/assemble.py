@@ -13,13 +13,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,36 +35,18 @@ from paceline.contracts.kv import KVLayout, plan_kv_groups
 from paceline.contracts.ports import ExecutorCaps
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.cost.linear import LinearStepCost
-from paceline.cost.memory import MemoryLedger, MemoryPlan, MemoryRequest, format_bytes, plan_memory
+from paceline.cost.memory import MemoryPlan, MemoryRequest, format_bytes, plan_memory
 from paceline.cost.workspace import activation_bytes, fast_attention_bytes, tiled_attention_bytes, worst_step
 from paceline.engine import ChildClient, EngineCore, InProcessClient, KVManager, Scheduler, SchedulerSettings, WallClock
 from paceline.engine.child import serve_child
+from paceline.phases import OnPhase, Phases
 from paceline.text import ChatTemplate, TextPipeline, load_tokenizer
 
 if TYPE_CHECKING:
     from paceline.runtime.worker import Worker
     from paceline.text import TextTokenizer
 
-OnPhase = Callable[[str], None]
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-class Phases:
-    """Seconds of each start-up phase, in order; `on_phase` hears the name as it begins."""
-
-    def __init__(self, on_phase: OnPhase | None = None) -> None:
-        self.seconds: dict[str, float] = {}
-        self._on_phase = on_phase
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        if self._on_phase is not None:
-            self._on_phase(name)
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 @dataclass(frozen=True)
@@ -92,31 +72,6 @@ class Engine:
     built: Core
     client: InProcessClient
     pipeline: TextPipeline
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def files(self) -> hub.ModelFiles:
-        return self.built.files
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self.built.spec
-
-    @property
-    def knobs(self) -> Knobs:
-        return self.built.knobs
-
-    @property
-    def ledger(self) -> MemoryLedger:
-        return self.built.memory.ledger
-
-    @property
-    def max_model_len(self) -> int:
-        return self.built.memory.max_model_len
-
-    @property
-    def phases(self) -> dict[str, float]:
-        return self.built.phases
 
 
 def build_engine(
@@ -128,7 +83,7 @@ def build_engine(
         built.files, override=_override(config.model.chat_template), special_tokens=built.tokenizer.special_tokens
     )
     pipeline = TextPipeline(built.tokenizer, template, max_model_len=built.memory.max_model_len)
-    return Engine(built=built, client=InProcessClient(built.core), pipeline=pipeline, notes=built.memory.notes)
+    return Engine(built=built, client=InProcessClient(built.core), pipeline=pipeline)
 
 
 def spawn_engine(config: EngineConfig, *, start_timeout_s: float = 300.0) -> ChildClient:
@@ -219,22 +174,19 @@ def _find_files(config: EngineConfig, environment: Environment) -> hub.ModelFile
 
 
 def _probe(config: EngineConfig, kind: str, dtype: str) -> DeviceSpec:
-    import torch
-
-    from paceline.runtime.device import probe_device, usable_cores
+    from paceline.runtime.device import probe_device, set_threads, usable_cores
 
     num_threads = config.device.num_threads or usable_cores()
-    torch.set_num_threads(num_threads)
+    set_threads(num_threads)
     return probe_device("cuda" if kind == "cuda" else "cpu", dtype, num_threads=num_threads)
 
 
 def _load_weights(config: EngineConfig, files: hub.ModelFiles, spec: ModelSpec, kind: str, dtype: str) -> Worker:
-    import torch
-
+    from paceline.runtime.device import DTYPES
     from paceline.runtime.loader import open_weights
     from paceline.runtime.worker import Worker
 
-    torch_dtype = getattr(torch, dtype)
+    torch_dtype = DTYPES[dtype]
     weights = open_weights(files, spec, seed=config.model.seed, dtype=torch_dtype)
     return Worker.load(spec, weights, device=kind, dtype=torch_dtype, numerics=config.numerics)
 
@@ -243,9 +195,7 @@ def _plan_memory(
     config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str, knobs: Knobs, worker: Worker
 ) -> MemoryPlan:
     """The memory plan from a measured worst step: activations are the larger of formula and measurement."""
-    import torch
-
-    from paceline.runtime.device import device_memory, process_rss
+    from paceline.runtime.device import DTYPES, device_memory, process_rss
     from paceline.runtime.kernels.dispatch import native_half
     from paceline.runtime.worst_plan import StepLimits
 
@@ -262,7 +212,7 @@ def _plan_memory(
     measured = worker.measure_worst_step(limits, block_size=config.cache.block_size)
 
     groups = plan_kv_groups(spec, config.cache.block_size, dtype_bytes)
-    widened = dtype != "float32" and device.kind == "cpu" and not native_half(getattr(torch, dtype))
+    widened = dtype != "float32" and device.kind == "cpu" and not native_half(DTYPES[dtype])
 
     def activations(max_model_len: int) -> tuple[int, str]:
         worst = worst_step(
@@ -386,15 +336,22 @@ def find_device(config: EngineConfig) -> tuple[DeviceSpec, str]:
 
 def kernel_table(kind: str, dtype: str, numerics: str) -> list[tuple[str, str, str]]:
     """Rows (op, implementation, why) of the kernels that would serve."""
-    import torch
-
+    from paceline.runtime.device import DTYPES
     from paceline.runtime.kernels import explain
 
     rows = []
-    for line in explain(kind, getattr(torch, dtype), "reference" if numerics == "reference" else "fast"):
+    for line in explain(kind, DTYPES[dtype], "reference" if numerics == "reference" else "fast"):
         passed_over = "; ".join(f"not {name}: {why}" for name, why in line.passed_over)
         rows.append((line.op, line.kernel, f"{line.reason}{'; ' + passed_over if passed_over else ''}"))
     return rows
+
+
+def bench_step(rows: Sequence[int], waiting: int) -> list[dict[str, Any]]:
+    """Host microseconds of a step by part, the torch input build included; see `engine.bench.run`."""
+    from paceline.engine.bench import run
+    from paceline.runtime.input_bench import TorchInputBuild
+
+    return run(rows, waiting, make_build=TorchInputBuild)
 
 
 # --- the child process

@@ -93,30 +93,30 @@ class LLM:
 
     @property
     def spec(self) -> ModelSpec:
-        return self._engine.spec
+        return self._engine.built.spec
 
     @property
     def knobs(self) -> Knobs:
         """Derived options with their reasons."""
-        return self._engine.knobs
+        return self._engine.built.knobs
 
     @property
     def ledger(self) -> MemoryLedger:
-        return self._engine.ledger
+        return self._engine.built.memory.ledger
 
     @property
     def phases(self) -> dict[str, float]:
         """Seconds of each start-up phase, in order."""
-        return self._engine.phases
+        return self._engine.built.phases
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was lowered or capped at start, in words."""
-        return self._engine.notes
+        return self._engine.built.memory.notes
 
     @property
     def model_path(self) -> Path:
-        return self._engine.files.path
+        return self._engine.built.files.path
 
     @property
     def vocab_size(self) -> int:
@@ -124,7 +124,7 @@ class LLM:
 
     @property
     def max_model_len(self) -> int:
-        return self._engine.max_model_len
+        return self._engine.built.memory.max_model_len
 
     def stats(self) -> EngineStats:
         return self.client.stats()

@@ -8,6 +8,7 @@ from tests.arch.source import Module, imports, modules
 BASE = {"contracts", "errors"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "phases": set(),
     "contracts": {"errors"},
     "config": BASE,
     "hub": BASE,  # finds, fetches and describes models

@@ -13,17 +13,16 @@ def bench_step(
     rows: Annotated[str, typer.Option(help="Decode rows to measure, separated by commas.")] = "1,32,256",
     waiting: Annotated[int, typer.Option(help="Requests waiting behind them.")] = 10_000,
 ) -> None:
-    """Measure host microseconds per step (plan, apply, encode) at several batch sizes; no model is needed."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from paceline.engine.bench import run
-
+    """Measure host time per step (plan, input build, apply) at several batch sizes; no model is needed."""
     with clean_errors():
-        measured = run(rows=tuple(int(r) for r in rows.split(",")), waiting=waiting)
-    table = Table(title="host time per step", show_lines=False)
-    for name in measured[0]:
-        table.add_column(name.replace("_", " "), justify="right")
-    for line in measured:
-        table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v) for v in line.values()))
-    Console().print(table)
+        from paceline.assemble import bench_step as measure
+        from paceline.engine.bench import render
+        from paceline.errors import ConfigError
+
+        try:
+            counts = [int(count) for count in rows.split(",")]
+        except ValueError:
+            raise ConfigError("--rows is not a list of counts", seen=rows, expected="such as 1,32,256") from None
+        if any(count < 1 for count in counts) or waiting < 0:
+            raise ConfigError("a count is out of range", seen=f"rows {rows}, waiting {waiting}", expected="rows >= 1")
+        print(render(measure(counts, waiting)))

@@ -127,6 +127,8 @@ def summarise(llm: LLM, jobs: list[Job], timelines: dict[int, list[Timeline]]) -
         },
         "prefix_hit_rate": stats.kv.hit_rate,
         "prefix_hit_tokens": stats.kv.hit_tokens,
+        "saved_prefill_s": stats.saved_prefill_ms / 1000,
+        "prefix_misses": stats.kv.miss_reasons,
         "preemptions": stats.num_preemptions,
         "kv_blocks": {name: getattr(stats.kv, name) for name in ("total", "free", "cached", "held", "limbo")},
         "load_phases_s": dict(llm.phases),
@@ -154,7 +156,9 @@ def render(summary: dict[str, Any]) -> list[str]:
         "",
         f"goodput {summary['goodput_per_s']:.2f}/s: {summary['good_share']:.0%} met TTFT <= {targets['ttft_s']:g} s "
         f"and TPOT <= {targets['tpot_s'] * 1000:g} ms",
-        f"prefix cache: {summary['prefix_hit_rate']:.0%} of prompt tokens hit ({summary['prefix_hit_tokens']} tokens)",
+        f"prefix cache: {summary['prefix_hit_rate']:.0%} of prompt tokens hit ({summary['prefix_hit_tokens']} tokens), "
+        f"about {summary['saved_prefill_s']:.1f} s of prefill saved; misses: "
+        + ", ".join(f"{reason} {count}" for reason, count in summary["prefix_misses"].items()),
         f"preemptions: {summary['preemptions']}; KV blocks now: "
         + ", ".join(f"{name} {value}" for name, value in summary["kv_blocks"].items()),
     ]

@@ -133,6 +133,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     computed_tokens: int = 0
     wasted_tokens: int = 0
     output_tokens: int = 0
+    saved_prefill_ms: float = 0.0  # prefix hits, priced by the cost model
     stalled: bool = False
     last_step: dict[str, float] = msgspec.field(default_factory=dict)  # rows, tokens, decode_rows, host_us, device_ms
 

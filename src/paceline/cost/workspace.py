@@ -36,9 +36,7 @@ class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
 def worst_step(spec: ModelSpec, *, num_tokens: int, num_rows: int, context_tokens: int) -> WorstStep:
     """Full budget, full row table, longest context, every row drawing with log-probabilities, or a prompt's slice."""
     logit_rows = max(num_rows, PROMPT_LOGITS // spec.vocab_size, 1)
-    return WorstStep(
-        num_tokens=num_tokens, num_rows=num_rows, num_logit_rows=logit_rows, context_tokens=context_tokens
-    )
+    return WorstStep(num_tokens=num_tokens, num_rows=num_rows, num_logit_rows=logit_rows, context_tokens=context_tokens)
 
 
 def fast_attention_bytes(spec: ModelSpec, step: WorstStep, dtype_bytes: int, *, widened: bool = False) -> int:

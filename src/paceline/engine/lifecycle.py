@@ -48,6 +48,7 @@ class Lifecycle:
         self.computed_tokens = 0
         self.wasted_tokens = 0
         self.output_tokens = 0
+        self.saved_prefill_ms = 0.0  # by prefix hits at first admission
 
     def record(
         self,

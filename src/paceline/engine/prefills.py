@@ -282,6 +282,8 @@ class Prefills:
         self._life.admit(state, kv, now)
         self._batch_left = max(0, self._batch_left - 1)
         cached = kv.num_cached_tokens
+        if cached and not resumed:
+            self._life.saved_prefill_ms += self._cost.prefill_ms(cached)
         reason = Reason.RESUMED if resumed else Reason.CACHE_HIT if cached else Reason.COLD
         numbers = {"known": float(state.known), "cached": float(cached), "row": float(state.row)}
         self._life.record(state, Kind.ADMIT, reason, now, numbers)

@@ -174,4 +174,5 @@ class Scheduler:
             computed_tokens=life.computed_tokens,
             wasted_tokens=life.wasted_tokens,
             output_tokens=life.output_tokens,
+            saved_prefill_ms=life.saved_prefill_ms,
         )

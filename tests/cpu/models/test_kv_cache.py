@@ -8,6 +8,7 @@ from paceline.contracts.kv import KVLayout, plan_kv_groups
 from paceline.contracts.specs import LayerSpec, ModelSpec
 from paceline.runtime.kv_cache import KVCache
 
+SLIDING = LayerSpec(attention="sliding", window=4)
 SPEC = ModelSpec(
     family="gemma3",
     name="x",
@@ -18,9 +19,9 @@ SPEC = ModelSpec(
     num_heads=2,
     num_kv_heads=2,
     head_dim=8,
-    layers=tuple(LayerSpec(attention=kind, window=4 if kind == "sliding" else None) for kind in ("sliding", "full", "sliding", "sliding")),
+    layers=(SLIDING, LayerSpec(), SLIDING, SLIDING),
     max_model_len=1,
-)  # fmt: skip
+)
 
 
 def make() -> KVCache:

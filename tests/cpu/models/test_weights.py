@@ -31,9 +31,7 @@ def without(twin: Any, *names: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def test_a_missing_tensor_is_named(twin: Any) -> None:
-    with pytest.raises(
-        ModelError, match=r"incomplete.*missing: model\.layers\.1\.self_attn\.q_proj\.weight.*\(96, 48\)"
-    ):
+    with pytest.raises(ModelError, match=r"incomplete.*missing: model\.layers\.1\.self_attn\.q_proj.*\(96, 48\)"):
         load(twin, without(twin, Q))
 
 
@@ -75,9 +73,7 @@ def test_a_head_beside_a_tied_embedding_is_skipped() -> None:
 def test_weight_bytes_are_those_of_the_tensors(twin: Any) -> None:
     model = build_model(spec_of(twin), BuildContext())
     model.load_weights(stream_of(twin))
-    embedding = 211 * 48 * 4
     assert model.weight_bytes == sum(t.numel() * 4 for _, t in stream_of(twin))
-    assert embedding < model.weight_bytes
 
 
 def test_unknown_families_are_refused(twin: Any) -> None:

@@ -24,7 +24,7 @@ class DenseWeight:
     """One [out_features, in_features] matrix. Parts are cast to the spec's dtype while they are copied in.
 
     Once the last part has come the kernel packs the matrix into the form its product reads best, and the plain one is
-    dropped, so at most one layer is held twice. With `keep_rows` the plain one stays beside it.
+    dropped, so at most one layer is held twice. Where rows are gathered too the plain one stays beside it.
     """
 
     def __init__(self, spec: LinearSpec, context: BuildContext) -> None:
@@ -57,8 +57,9 @@ class DenseWeight:
         self.plain[self._rows[part]].copy_(tensor)
         self._missing.discard(part)
         if not self._missing:
-            self.packed = self.kernel.pack(self.plain)
-            if not self.spec.keep_rows:
+            if self.spec.multiplies:
+                self.packed = self.kernel.pack(self.plain)
+            if not self.spec.gathers:
                 self.plain = None
 
     def load_bias(self, part: str, tensor: torch.Tensor) -> None:
@@ -72,7 +73,7 @@ class DenseWeight:
         raise UnsupportedError("dense weights have no grouped product", expected="a model without experts")
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
-        assert self.plain is not None, "rows were not kept: LinearSpec.keep_rows"
+        assert self.plain is not None, "rows were not kept: LinearSpec.gathers"
         return self.plain.index_select(0, ids)
 
     def dequantize(self, part: str) -> torch.Tensor:

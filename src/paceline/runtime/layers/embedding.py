@@ -22,8 +22,8 @@ class Vocabulary:
         # Checkpoints were trained with the factor rounded to their dtype.
         self.scale = float(torch.tensor(spec.embedding_scale, dtype=context.dtype))
         self.shape = (spec.vocab_size, spec.hidden_size)
-        self.table = self._create(EMBEDDING, context, keep_rows=True)
-        self.head = self.table if self.tied else self._create(HEAD, context, keep_rows=False)
+        self.table = self._create(EMBEDDING, context, gathers=True, multiplies=self.tied)
+        self.head = self.table if self.tied else self._create(HEAD, context, gathers=False, multiplies=True)
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, hidden]"""
@@ -42,13 +42,14 @@ class Vocabulary:
         if not self.tied:
             yield WeightSlot(f"{HEAD}.weight", self.shape, partial(self.head.load, HEAD))
 
-    def _create(self, name: str, context: BuildContext, *, keep_rows: bool) -> Weight:
+    def _create(self, name: str, context: BuildContext, *, gathers: bool, multiplies: bool) -> Weight:
         spec = LinearSpec(
             in_features=self.shape[1],
             parts=(Part(name, self.shape[0]),),
             bias=False,
             dtype=context.dtype,
             device=context.device,
-            keep_rows=keep_rows,
+            gathers=gathers,
+            multiplies=multiplies,
         )
         return context.weight_method(name).create(spec, context)

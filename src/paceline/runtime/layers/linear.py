@@ -34,7 +34,8 @@ class LinearSpec:
     bias: bool
     dtype: torch.dtype
     device: torch.device
-    keep_rows: bool = False  # `gather` will be asked for: a token embedding
+    gathers: bool = False  # `gather` will be called: a token embedding
+    multiplies: bool = True  # `apply` will be called: anything but an embedding with a head of its own
 
     @property
     def out_features(self) -> int:
@@ -64,7 +65,7 @@ class Weight(Protocol):
         ...
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the weight: [num_tokens] int64 -> [num_tokens, in_features]. Needs `keep_rows`."""
+        """Rows of the weight: [num_tokens] int64 -> [num_tokens, in_features]. Needs `LinearSpec.gathers`."""
         ...
 
     def dequantize(self, part: str) -> torch.Tensor:

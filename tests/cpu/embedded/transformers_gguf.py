@@ -1,0 +1,105 @@
+"""transformers' own reading of a GGUF file, and what it would have written: the other side of the parity tests."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+LONG_ARRAY = 4096
+
+
+class QuickReader(gguf.GGUFReader):
+    """The package's reader, without an object per word of the vocabulary.
+
+    Of a long array in the metadata only the length is kept (its first element stands for all): nothing else of the
+    vocabulary matters to weights and configuration, and reading it word by word takes most of a minute.
+    """
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+        if isinstance(self.data, np.memmap):
+            self.data = self.data.view(np.ndarray)  # type: ignore[assignment]  # slices of a memmap are slow to make
+        if raw_type != gguf.GGUFValueType.ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        head = [self._get(orig_offs, "<u4"), self._get(orig_offs + 4, "<u8")]
+        kind, length = int(head[0][0]), int(head[1][0])
+        if length <= LONG_ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        at = orig_offs + 12
+        size, parts, (index,), types = super()._get_field_parts(at, kind)
+        if kind == gguf.GGUFValueType.STRING:
+            raw = memoryview(self.data)
+            for _ in range(length):
+                at += 8 + int.from_bytes(raw[at : at + 8], "little")
+        else:
+            at += size * length
+        return at - orig_offs, [*head, *parts], [2 + index] * length, [gguf.GGUFValueType.ARRAY, *types]
+
+
+def load_transformers(path: Path, monkeypatch: Any) -> Any:
+    """`from_pretrained(gguf_file=...)` in float32. It reads the file twice and makes one name map per submodule; here
+    each is made once."""
+    monkeypatch.setattr(gguf, "GGUFReader", functools.cache(QuickReader))
+    monkeypatch.setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
+    with torch.device("cpu"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.float32
+        )
+    assert getattr(model.config, "final_logit_softcapping", None) is None, "the head below leaves that out"
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A place where another token than ours is the likeliest for transformers."""
+
+    prompt: int
+    position: int  # among the output tokens
+    ours: int
+    theirs: int
+    margin: float  # logit of theirs minus logit of ours, in transformers' float32
+
+
+@torch.inference_mode()
+def teacher_forced(model: Any, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits [N, L, V] of transformers for each output token, given the prompt and *our* tokens before it.
+
+    One causal pass over prompt + output does what generating would, up to the first difference and beyond. All outputs
+    have length L. Shorter rows are padded at the end, where no earlier position looks.
+    """
+    longest = max(len(p) + len(o) for p, o in zip(prompts, outputs, strict=True))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
+    for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+        known = [*prompt, *output]
+        ids[row, : len(known)] = torch.tensor(known)
+    hidden = model.model(ids, use_cache=False).last_hidden_state
+    ends = [
+        hidden[row, len(prompt) - 1 : len(prompt) - 1 + len(output)]
+        for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True))
+    ]
+    logits: torch.Tensor = model.lm_head(torch.stack(ends))
+    return logits
+
+
+def compare(logits: torch.Tensor, outputs: Sequence[Sequence[int]], first_prompt: int = 0) -> list[Divergence]:
+    """Every place where ours is not the arg-max of `logits` [N, L, V]."""
+    drawn = torch.tensor(outputs)
+    largest, best = logits.max(dim=-1)
+    margin = largest - logits.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+    return [
+        Divergence(
+            prompt=first_prompt + row,
+            position=position,
+            ours=int(drawn[row, position]),
+            theirs=int(best[row, position]),
+            margin=float(margin[row, position]),
+        )
+        for row, position in (best != drawn).nonzero().tolist()
+    ]
