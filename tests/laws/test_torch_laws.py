@@ -36,7 +36,7 @@ MAX_MODEL_LEN = 40
 BLOCK_SIZE = 4
 TOKEN_BYTES = letter_bytes(VOCAB, (EOS,))
 NUM_GROUPS = {"llama": 1, "qwen3": 1, "gemma3": 3}
-law = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+law = settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 
 
 class PromptLookup:

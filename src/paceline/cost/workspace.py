@@ -2,9 +2,9 @@
 
 Symbols: T tokens and R rows of the step, C longest context, h hidden size, q = query heads x head dim,
 k = KV heads x head dim, m intermediate size, S rows of logits at once, V vocabulary, b bytes of the compute type.
-Each formula follows the tensors that are alive together in the code it speaks of and is checked against measured peaks.
-
-Not covered: what an allocator keeps beyond what is live (the ledger's margin is for that).
+Each formula follows the tensors of the code it speaks of. Parts of a step that are never alive together are added all
+the same: an allocator keeps what one part freed while the next asks for other sizes. Compared with measured peaks of
+three families, 36 shapes of steps, both numerics (float32, glibc): never below the measurement, mostly 1.1 to 2 times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ PLAIN_LOGITS_COPIES = 3  # logits, rows taken of it, exp of those
 GATHER_ELEMENTS = 1 << 20  # K and V elements that fast attention gathers at once for decode rows, or one row's
 MASKED_QUERIES = 256  # queries per masked piece of fast prefill
 QUERY_TILE, KV_TILE = 16, 256  # of reference attention
-PROMPT_LOGITS = 1 << 22  # logits computed at once for the log-probabilities of a prompt
+PROMPT_LOGITS = 1 << 22  # logits computed at once for the log-probabilities of a prompt ...
+PROMPT_COPIES = 4  # ... and tensors of that size: logits, exp, comparison, best of them
 
 
 class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +34,9 @@ class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool = True
 
 
-def worst_step(spec: ModelSpec, *, num_tokens: int, num_rows: int, context_tokens: int) -> WorstStep:
-    """Full budget, full row table, longest context, every row drawing with log-probabilities, or a prompt's slice."""
-    logit_rows = max(num_rows, PROMPT_LOGITS // spec.vocab_size, 1)
-    return WorstStep(num_tokens=num_tokens, num_rows=num_rows, num_logit_rows=logit_rows, context_tokens=context_tokens)
+def worst_step(*, num_tokens: int, num_rows: int, context_tokens: int) -> WorstStep:
+    """Full budget, full row table, longest context, every row drawing with log-probabilities."""
+    return WorstStep(num_tokens=num_tokens, num_rows=num_rows, num_logit_rows=num_rows, context_tokens=context_tokens)
 
 
 def fast_attention_bytes(spec: ModelSpec, step: WorstStep, dtype_bytes: int, *, widened: bool = False) -> int:
@@ -89,25 +89,26 @@ def activation_bytes(
     """Peak workspace of one step in bytes, and the formula with its numbers.
 
         hidden      3 T h b                  residual stream, normalised input, a layer's output
-        then the largest of three that never live together:
-        attention   T (2 q + 2 k) b          packed q, k, v and the output, with `attention_bytes`
-        mlp         T 3 m b                  gate, up and their product
+        projections T (2 q + 2 k) b          packed q, k, v and the output; `attention_bytes` on top
+        mlp         T 5 m b                  gate, up, activation and its intermediate, product
         logits      5 copies x S V x 4       float32, with log-probabilities; 3 without
+        prompt      4 copies x slice x 4     log-probabilities of a prompt, a slice of positions at a time
 
-    What attention gathers stays allocated and counts in every case. `widened` as in `fast_attention_bytes`.
+    `widened` as in `fast_attention_bytes`.
     """
     query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     element_bytes = dtype_bytes + 4 if widened else dtype_bytes
     hidden = 3 * step.num_tokens * spec.hidden_size * element_bytes
     projections = step.num_tokens * (2 * query + 2 * kv) * element_bytes
-    mlp = step.num_tokens * 3 * spec.intermediate_size * element_bytes
+    mlp = step.num_tokens * 5 * spec.intermediate_size * element_bytes
     copies = LOGITS_COPIES if step.logprobs else PLAIN_LOGITS_COPIES
     logits = copies * step.num_logit_rows * spec.vocab_size * 4
-    total = hidden + attention_bytes + max(projections, mlp, logits)
+    if step.logprobs:
+        logits += PROMPT_COPIES * max(PROMPT_LOGITS, spec.vocab_size) * 4
+    total = hidden + projections + attention_bytes + mlp + logits
     how = (
         f"worst step: {step.num_tokens} tokens, {step.num_rows} rows, context {step.context_tokens}; hidden "
-        f"{format_bytes(hidden)}, attention {format_bytes(attention_bytes)}, and the larger of projections "
-        f"{format_bytes(projections)}, mlp {format_bytes(mlp)} and logits of {step.num_logit_rows} rows "
-        f"{format_bytes(logits)}"
+        f"{format_bytes(hidden + projections)}, attention {format_bytes(attention_bytes)}, mlp {format_bytes(mlp)}, "
+        f"logits {format_bytes(logits)}"
     )
     return total, how

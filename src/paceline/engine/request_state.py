@@ -224,6 +224,6 @@ class RequestState:
         self.last_step = NO_STEP
         self.last_draw_step = NO_STEP
         self.epoch += 1
-        if not self.prompt_logprobs_done:
+        if self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt:
             self.prompt_logprobs = [None]  # those positions are computed again, and reported then
         return wasted

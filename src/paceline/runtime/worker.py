@@ -115,7 +115,7 @@ class Worker:
         began = time.perf_counter()
         try:
             self.kv_cache = KVCache(layout, self.spec, self.dtype, self.device)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise CapacityError(
                 "the KV cache could not be allocated",
                 seen=f"{layout.total_bytes} bytes for {layout.num_blocks} blocks: {error}",

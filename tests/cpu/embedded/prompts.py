@@ -23,9 +23,9 @@ PROMPTS = [
     "The three laws of robotics are",
 ]
 
-_NOUNS = "river mountain forest garden bridge castle market harbour island valley".split()
-_VERBS = "crossed climbed painted measured described forgot".split()
-_PEOPLE = "Anna Boris Chen Dalia Emil Farah Goran".split()
+_NOUNS = ["river", "mountain", "forest", "garden", "bridge", "castle", "market", "harbour", "island", "valley"]
+_VERBS = ["crossed", "climbed", "painted", "measured", "described", "forgot"]
+_PEOPLE = ["Anna", "Boris", "Chen", "Dalia", "Emil", "Farah", "Goran"]
 
 
 def long_text(num_sentences: int) -> str:

@@ -49,15 +49,13 @@ def load_transformers(path: Path, monkeypatch: Any) -> Any:
     monkeypatch.setattr(gguf, "GGUFReader", functools.cache(QuickReader))
     monkeypatch.setattr(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
     with torch.device("cpu"):
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.float32
-        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     assert getattr(model.config, "final_logit_softcapping", None) is None, "the head below leaves that out"
     return model.eval()
 
 
 @dataclass(frozen=True)
-class Divergence:
+class Difference:
     """A place where another token than ours is the likeliest for transformers."""
 
     prompt: int
@@ -88,18 +86,28 @@ def teacher_forced(model: Any, prompts: Sequence[Sequence[int]], outputs: Sequen
     return logits
 
 
-def compare(logits: torch.Tensor, outputs: Sequence[Sequence[int]], first_prompt: int = 0) -> list[Divergence]:
-    """Every place where ours is not the arg-max of `logits` [N, L, V]."""
-    drawn = torch.tensor(outputs)
-    largest, best = logits.max(dim=-1)
-    margin = largest - logits.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+def differences(logits: torch.Tensor, chosen: Sequence[int], outputs: Sequence[Sequence[int]]) -> list[Difference]:
+    """Every place where ours is not the arg-max of `logits` [N, L, V], which are those of outputs `chosen`."""
+    ours = torch.tensor([outputs[i] for i in chosen])
+    largest, theirs = logits.max(dim=-1)
+    margin = largest - logits.gather(-1, ours.unsqueeze(-1)).squeeze(-1)
     return [
-        Divergence(
-            prompt=first_prompt + row,
+        Difference(
+            prompt=chosen[row],
             position=position,
-            ours=int(drawn[row, position]),
-            theirs=int(best[row, position]),
+            ours=int(ours[row, position]),
+            theirs=int(theirs[row, position]),
             margin=float(margin[row, position]),
         )
-        for row, position in (best != drawn).nonzero().tolist()
+        for row, position in (ours != theirs).nonzero().tolist()
     ]
+
+
+def batches(lengths: Sequence[int], max_tokens: int = 512) -> list[list[int]]:
+    """Indices of prompts by length, cut so that a padded batch stays small."""
+    made: list[list[int]] = [[]]
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if made[-1] and (len(made[-1]) + 1) * lengths[index] > max_tokens // 4:
+            made.append([])
+        made[-1].append(index)
+    return made

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.pure.config.specs import GEMMA_270M, LLAMA_8B, SMOLLM2
 
-from paceline.cost.workspace import WorstStep, activation_bytes, fast_attention_bytes, tiled_attention_bytes
+from paceline.cost.workspace import WorstStep, activation_bytes, fast_attention_bytes, tiled_attention_bytes, worst_step
 
 GEMMA2 = msgspec.structs.replace(GEMMA_270M, family="gemma2", attention_softcap=50.0)
 
@@ -14,21 +14,21 @@ def step(**changed):
     return WorstStep(**{**values, **changed})
 
 
-def test_hidden_states_and_logits_are_the_stated_terms():
-    num_bytes, how = activation_bytes(SMOLLM2, step(), dtype_bytes=4, attention_bytes=0)
-    assert num_bytes == 3 * 64 * 576 * 4 + 5 * 16 * 49152 * 4
+def test_the_terms_are_the_stated_ones():
+    num_bytes, how = activation_bytes(SMOLLM2, step(logprobs=False), dtype_bytes=4, attention_bytes=7)
+    hidden, projections, mlp = 3 * 64 * 576 * 4, 64 * (2 * 576 + 2 * 192) * 4, 64 * 5 * 1536 * 4
+    assert num_bytes == hidden + projections + mlp + 7 + 3 * 16 * 49152 * 4
     assert "64 tokens, 16 rows, context 8192" in how
 
 
-def test_a_wide_layer_outweighs_few_logits():
-    num_bytes, _ = activation_bytes(LLAMA_8B, step(num_logit_rows=1), dtype_bytes=2, attention_bytes=7)
-    assert num_bytes == 3 * 64 * 4096 * 2 + 7 + 64 * 3 * 14336 * 2
-
-
-def test_log_probabilities_cost_two_more_copies_of_logits():
+def test_log_probabilities_cost_copies_of_logits_and_a_slice_of_the_prompt():
     with_them, _ = activation_bytes(SMOLLM2, step(), dtype_bytes=4, attention_bytes=0)
     without, _ = activation_bytes(SMOLLM2, step(logprobs=False), dtype_bytes=4, attention_bytes=0)
-    assert with_them - without == 2 * 16 * 49152 * 4
+    assert with_them - without == 2 * 16 * 49152 * 4 + 4 * (1 << 22) * 4
+
+
+def test_the_worst_step_draws_in_every_row_with_log_probabilities():
+    assert worst_step(num_tokens=64, num_rows=16, context_tokens=8192) == step()
 
 
 def test_fast_attention_gathers_at_most_three_contexts():
