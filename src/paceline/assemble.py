@@ -174,10 +174,9 @@ def _find_files(config: EngineConfig, environment: Environment) -> hub.ModelFile
 
 
 def _probe(config: EngineConfig, kind: str, dtype: str) -> DeviceSpec:
-    from paceline.runtime.device import probe_device, set_threads, usable_cores
+    from paceline.runtime.device import probe_device, use_threads
 
-    num_threads = config.device.num_threads or usable_cores()
-    set_threads(num_threads)
+    num_threads = use_threads(config.device.num_threads)
     return probe_device("cuda" if kind == "cuda" else "cpu", dtype, num_threads=num_threads)
 
 

@@ -9,9 +9,11 @@ The engine steps in the caller's thread while results are pulled. One thread at 
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +25,14 @@ from paceline.contracts.ports import EngineStats
 from paceline.contracts.request import (
     FinishReason,
     Request,
+    RequestOutput,
     SamplingParams,
     TokenLogprob,
     Usage,
     expand_choices,
 )
 from paceline.contracts.slo import Timeline
-from paceline.errors import EngineError, RequestError
+from paceline.errors import EngineError, QueueFullError, RequestError
 from paceline.text import TextDelta, TextStream
 
 if TYPE_CHECKING:
@@ -88,6 +91,7 @@ class LLM:
         self._engine: Engine = build_engine(config, on_phase=on_phase)
         self.client = self._engine.client
         self._ids = itertools.count(1)
+        self._takers: dict[int, Callable[[RequestOutput], None]] = {}  # by request id, those not ended
 
     # --- what it is
 
@@ -151,10 +155,11 @@ class LLM:
     ) -> list[GenerationResult]:
         """Continue one or many prompts (text or token ids), all at once; results in the order of the prompts.
 
-        `params` is for all prompts, or one for each; loose keywords make one: `generate("a", max_tokens=8)`. A prompt
-        that is wrong in itself raises RequestError before anything runs.
+        `params` is for all prompts, or one for each; loose keywords make one: `generate("a", max_tokens=8)`. When one
+        prompt is wrong, RequestError is raised and the others are not continued. More prompts than the engine's queue
+        holds are fed to it as it takes them.
         """
-        many: list[TextPrompt] = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item,arg-type]
+        many = _as_many(prompts)
         chosen = _params_for(len(many), params, sampling)
         calls = [self.prepare(p, s, priority=priority) for p, s in zip(many, chosen, strict=True)]
         return self._run(calls)
@@ -162,7 +167,8 @@ class LLM:
     def chat(
         self, messages: Messages, params: SamplingParams | None = None, *, priority: int = 0, **sampling: Any
     ) -> GenerationResult:
-        """Answer a conversation: `[{"role": "user", "content": "..."}]`. Needs a chat template."""
+        """Answer a conversation: `[{"role": "user", "content": "..."}]`. Raises ConfigError without a chat template."""
+        self.require_chat_template()
         return self._run([self.prepare(messages, _one(params, sampling), priority=priority)])[0]
 
     def stream(self, prompt: TextPrompt, params: SamplingParams | None = None, **sampling: Any) -> Iterator[TextDelta]:
@@ -176,6 +182,7 @@ class LLM:
         self, messages: Messages, params: SamplingParams | None = None, **sampling: Any
     ) -> Iterator[TextDelta]:
         """Like `stream`, for a conversation."""
+        self.require_chat_template()
         return self.stream(messages, params, **sampling)
 
     def prepare(
@@ -202,68 +209,101 @@ class LLM:
     # --- inside
 
     def _run(self, calls: list[list[Request]]) -> list[GenerationResult]:
-        """Submit all choices of all calls and pull until every one has ended."""
+        """Submit all choices of all calls, as fast as the queue takes them, and pull until every one has ended."""
         requests = [request for call in calls for request in call]
         streams = {r.request_id: self._engine.pipeline.stream() for r in requests}
-        open_ids: set[int] = set()
+        left, open_ids = deque(requests), set[int]()
+
+        def take(output: RequestOutput) -> None:
+            streams[output.request_id].push(output)
+            if output.finish is not None:
+                open_ids.discard(output.request_id)
+
         try:
-            for request in requests:
-                self.client.submit(request)
-                open_ids.add(request.request_id)
-            while open_ids:
-                for output in self.client.outputs():
-                    if output.request_id not in open_ids:
-                        continue  # left over from a stream that was given up
-                    streams[output.request_id].push(output)
-                    if output.finish is not None:
-                        open_ids.discard(output.request_id)
+            while left or open_ids:
+                while left:
+                    try:
+                        self._submit(left[0], take)
+                    except QueueFullError:
+                        if not open_ids:
+                            raise
+                        break
+                    open_ids.add(left.popleft().request_id)
+                self._pull()
         finally:
             for request_id in sorted(open_ids):
-                self.client.abort(request_id)
+                self._give_up(request_id)
         return [_result(call, [streams[r.request_id] for r in call]) for call in calls]
 
     def _stream(self, request: Request) -> Iterator[TextDelta]:
         stream = self._engine.pipeline.stream()
-        self.client.submit(request)
-        done = False
+        news: deque[RequestOutput] = deque()
+        self._submit(request, news.append)
         try:
-            while not done:
-                for output in self.client.outputs():
-                    if output.request_id != request.request_id:
-                        continue
-                    delta = stream.push(output)
-                    done = output.finish is not None
-                    if delta.finish is FinishReason.ERROR:
-                        raise EngineError(delta.error or "the request failed")
-                    yield delta
+            while stream.last is None:
+                while not news:
+                    self._pull()
+                delta = stream.push(news.popleft())
+                if delta.finish is FinishReason.ERROR:
+                    raise EngineError(delta.error or "the request failed")
+                yield delta
         finally:
-            if not done:
-                self.client.abort(request.request_id)
+            self._give_up(request.request_id)
+
+    def _submit(self, request: Request, take: Callable[[RequestOutput], None]) -> None:
+        self.client.submit(request)
+        self._takers[request.request_id] = take
+
+    def _pull(self) -> None:
+        """Let the engine run until something is final, and hand it to whoever waits for it: streams and calls may be
+        interleaved. What belongs to nobody was given up."""
+        came = False
+        for output in self.client.outputs():
+            came = True
+            ends = output.finish is not None
+            take = self._takers.pop(output.request_id, None) if ends else self._takers.get(output.request_id)
+            if take is not None:
+                take(output)
+        if not came:
+            raise EngineError("the engine ended before the request did", seen=self.client.core.error)
+
+    def _give_up(self, request_id: int) -> None:
+        """Abort it, if it has not ended."""
+        if self._takers.pop(request_id, None) is not None:
+            self.client.abort(request_id)
 
 
-def _is_one_prompt(prompts: Any) -> bool:
+def _as_many(prompts: Any) -> list[TextPrompt]:
     """Text, ids or messages are one prompt; any other sequence is many."""
-    if isinstance(prompts, str) or hasattr(prompts, "ndim"):
-        return True
-    return bool(prompts) and not isinstance(prompts[0], (str, list, tuple)) and not hasattr(prompts[0], "ndim")
+    if isinstance(prompts, (str, bytes, Mapping)) or hasattr(prompts, "ndim") or not isinstance(prompts, Iterable):
+        return [prompts]  # the pipeline says what is wrong with it, if anything
+    many = list(prompts)
+    if many and not isinstance(many[0], (str, list, tuple)) and not hasattr(many[0], "ndim"):
+        return [many]
+    return many
 
 
 def _one(params: SamplingParams | None, sampling: dict[str, Any]) -> SamplingParams:
     if params is not None and sampling:
         raise RequestError("give params or loose sampling keywords, not both", param="params", seen=sorted(sampling))
     if params is not None:
+        if not isinstance(params, SamplingParams):
+            raise RequestError(
+                "params is a SamplingParams", param="params", seen=f"{type(params).__name__}: {params!r}"
+            )
         return params
     known = SamplingParams.__struct_fields__
     for name in sampling:
         if name not in known:
-            import difflib
-
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(known)}"
             raise RequestError("unknown sampling parameter", param=name, seen=name, fix=hint)
     if isinstance(sampling.get("stop"), str):
         sampling = sampling | {"stop": (sampling["stop"],)}
-    return SamplingParams(**sampling)
+    try:
+        return msgspec.convert(sampling, SamplingParams)
+    except msgspec.ValidationError as error:
+        raise RequestError("a sampling parameter has the wrong type", param="params", seen=str(error)) from None
 
 
 def _params_for(
@@ -271,9 +311,14 @@ def _params_for(
 ) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [_one(params, sampling)] * count
-    if sampling or len(params) != count:
-        raise RequestError("one SamplingParams for each prompt", param="params", seen=len(params), expected=str(count))
-    return list(params)
+    if sampling or not isinstance(params, Sequence) or len(params) != count:
+        raise RequestError(
+            "params is one SamplingParams for all prompts, or one for each",
+            param="params",
+            seen=f"{params!r:.80}" + (f" beside {', '.join(sampling)}" if sampling else ""),
+            expected=f"{count} of them, and no loose keywords",
+        )
+    return [_one(each, {}) for each in params]
 
 
 def _result(call: list[Request], streams: list[TextStream]) -> GenerationResult:

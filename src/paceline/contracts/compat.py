@@ -1,7 +1,7 @@
 """Features declare what they need and what they cannot live with; unsound sets are refused at start, by name.
 
-A *feature* is a switch of the configuration that is on ("prefix_cache", "static_batch", "kv_dtype:int8") or a fact about
-model, device or executor ("device:cpu", "state:rewindable"). Each subsystem adds its rows next to its code; assemble
+A *feature* is a switch of the configuration that is on ("prefix_cache", "batching:static", "kv_dtype:int8") or a fact
+about model, device or executor ("device:cpu", "state:rewindable"). Each subsystem adds its rows next to its code; assemble
 collects them into one `Matrix`.
 """
 

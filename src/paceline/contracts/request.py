@@ -221,7 +221,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expand_choices(request: Request, new_ids: Sequence[int]) -> list[Request]:
-    """The `n` requests of one call; `new_ids` names choices 1 to n - 1. All share the seed; the choice index differs."""
+    """The `n` requests of one call; `new_ids` names choices 1 to n - 1. Seeds are equal, choice indices differ."""
     replace = msgspec.structs.replace
     siblings = [
         replace(request, request_id=request_id, choice=index, leader=request.request_id)

@@ -1,12 +1,12 @@
 """The plan of one step and its result: the only things that cross the executor port.
 
 A `StepPlan` is self-contained: an executor that sees nothing but the encoded plans, in order, produces the same tokens.
-So it carries deltas: a row's tokens and sampling once, at admission, then only (row, start, count) and new blocks. It is
-columns of numpy arrays rather than objects per row, because it is built and encoded at every step.
+So it carries deltas: a row's tokens and sampling once, at admission, then only (row, start, count) and new blocks. It
+is columns of numpy arrays rather than objects per row, because it is built and encoded at every step.
 
-How an executor keeps a row: at admission the row's tokens are all known ids. Each sampled (accepted) token is appended by
-the executor itself to its row, so the input of position p is always the row's token p: known at admission, a draft of
-this plan, or sampled by an earlier plan (possibly still in flight: then `feed_step` names that plan).
+How an executor keeps a row: at admission the row's tokens are all known ids. Each sampled (accepted) token is appended
+by the executor itself to its row, so the input of position p is always the row's token p: known at admission, a draft
+of this plan, or sampled by an earlier plan (possibly still in flight: then `feed_step` names that plan).
 
 R rows run in the step, D draft tokens in all.
 """

@@ -4,7 +4,7 @@ Symbols: T tokens and R rows of the step, C longest context, h hidden size, q = 
 k = KV heads x head dim, m intermediate size, S rows of logits at once, V vocabulary, b bytes of the compute type.
 Each formula follows the tensors of the code it speaks of. Parts of a step that are never alive together are added all
 the same: an allocator keeps what one part freed while the next asks for other sizes. Compared with measured peaks of
-three families, 36 shapes of steps, both numerics (float32, glibc): never below the measurement, mostly 1.1 to 2 times.
+three families, six shapes of steps, both numerics (float32, glibc): 1.05 to 2.4 times what was measured, median 1.5.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool = True
 
 
-def worst_step(*, num_tokens: int, num_rows: int, context_tokens: int) -> WorstStep:
+def worst_step(spec: ModelSpec, *, num_tokens: int, num_rows: int, context_tokens: int) -> WorstStep:
     """Full budget, full row table, longest context, every row drawing with log-probabilities."""
-    return WorstStep(num_tokens=num_tokens, num_rows=num_rows, num_logit_rows=num_rows, context_tokens=context_tokens)
+    return WorstStep(
+        num_tokens=num_tokens,
+        num_rows=num_rows,
+        num_logit_rows=num_rows,
+        context_tokens=min(context_tokens, spec.max_model_len),
+    )
 
 
 def fast_attention_bytes(spec: ModelSpec, step: WorstStep, dtype_bytes: int, *, widened: bool = False) -> int:

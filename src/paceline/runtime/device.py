@@ -74,11 +74,6 @@ def choose_dtype(wanted: str, kind: str, *, cpu_flags: frozenset[str] | None = N
     return "float32", "this CPU has no bfloat16 products (avx512_bf16, amx_bf16 or bf16): emulated ones are slower"
 
 
-def set_threads(num_threads: int) -> None:
-    """Threads that torch computes with in this process from now on."""
-    torch.set_num_threads(num_threads)
-
-
 def probe_device(kind: Literal["cpu", "cuda"], dtype: str, *, num_threads: int | None = None) -> DeviceSpec:
     """Measure the device, in about a tenth of a second. `num_threads` as torch will use them (CPU)."""
     torch_dtype = DTYPES[dtype]

@@ -1,0 +1,36 @@
+"""The ledger's activations: the formula is an upper bound of what the worst step really takes."""
+
+import msgspec
+import pytest
+import torch
+from tests.pure.config.specs import GEMMA_270M, SMOLLM2
+
+from paceline.contracts.kv import plan_kv_groups
+from paceline.cost.workspace import activation_bytes, fast_attention_bytes, tiled_attention_bytes, worst_step
+from paceline.runtime.loader.dummy import dummy_weights
+from paceline.runtime.worker import Worker
+from paceline.runtime.worst_plan import StepLimits
+
+LLAMA = msgspec.structs.replace(SMOLLM2, layers=SMOLLM2.layers[:2], vocab_size=16384)
+GEMMA3 = msgspec.structs.replace(GEMMA_270M, layers=GEMMA_270M.layers[4:6], vocab_size=16384, qk_norm=True)
+GEMMA2 = msgspec.structs.replace(GEMMA3, family="gemma2", attention_softcap=50.0, final_softcap=30.0, qk_norm=False)
+
+
+@pytest.mark.parametrize("numerics", ["fast", "reference"])
+@pytest.mark.parametrize("spec", [LLAMA, GEMMA2, GEMMA3], ids=["llama", "gemma2", "gemma3"])
+def test_the_worst_step_takes_no_more_than_the_formula_says(spec, numerics):
+    worker = Worker.load(
+        spec, dummy_weights(spec, seed=0, dtype=torch.float32), device="cpu", dtype=torch.float32, numerics=numerics
+    )
+    limits = StepLimits(max_rows=24, max_tokens=280, max_model_len=2048, chunk_tokens=256)
+    measured = worker.measure_worst_step(limits, block_size=16).peak_bytes
+    if measured is None:
+        pytest.skip("this system does not say how much memory a step took")
+    step = worst_step(spec, num_tokens=280, num_rows=24, context_tokens=2048)
+    if numerics == "fast":
+        attention = fast_attention_bytes(spec, step, 4)
+    else:
+        attention = tiled_attention_bytes(spec, step, len(plan_kv_groups(spec, 16, 4)))
+    predicted, how = activation_bytes(spec, step, dtype_bytes=4, attention_bytes=attention)
+    assert measured <= predicted, how
+    assert measured > predicted / 5, "so loose a bound is no prediction"
