@@ -27,6 +27,7 @@ from paceline.config import (
     Environment,
     Knobs,
     check_features,
+    child_environment,
     read_environment,
     resolve_knobs,
 )
@@ -89,7 +90,11 @@ def build_engine(
 def spawn_engine(config: EngineConfig, *, start_timeout_s: float = 300.0) -> ChildClient:
     """The engine in a child process, which ends with this one. Raises what its start-up raised."""
     text = msgspec.json.encode(config).decode()
-    return ChildClient([sys.executable, "-m", "paceline.assemble", text], start_timeout_s=start_timeout_s)
+    return ChildClient(
+        [sys.executable, "-m", "paceline.assemble", text],
+        environment=child_environment(),
+        start_timeout_s=start_timeout_s,
+    )
 
 
 def build_core(

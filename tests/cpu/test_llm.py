@@ -302,6 +302,9 @@ def test_a_bad_prompt_is_refused_and_the_good_ones_beside_it_leave_nothing_open(
     assert llm.stats().num_waiting == 0
     with pytest.raises(RequestError, match=words):
         list(llm.stream(prompt, GREEDY))
+    if not isinstance(prompt, list) or prompt:  # an empty list is no prompt at all
+        with pytest.raises(RequestError, match=words):
+            llm.generate(prompt, GREEDY)
     assert len(text(llm, "fine", GREEDY)) == 24
 
 

@@ -6,6 +6,7 @@ import typer
 
 import paceline
 from paceline.cli import bench_step, chat, demo, doctor, generate, models
+from paceline.config import prepare_process
 
 app = typer.Typer(
     name="paceline",
@@ -32,6 +33,7 @@ app.command("demo")(demo.demo)
 
 
 def main() -> None:
+    prepare_process()
     app()
 
 

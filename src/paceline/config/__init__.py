@@ -6,7 +6,7 @@ Decides what the options left unset become (`resolve_knobs`, each with its reaso
 
 from __future__ import annotations
 
-from paceline.config.env import ENV_NAMES, Environment, read_environment
+from paceline.config.env import ENV_NAMES, Environment, child_environment, prepare_process, read_environment
 from paceline.config.features import check_features, feature_matrix, features_of, matrix_rows
 from paceline.config.load import load_config, parse_assignment
 from paceline.config.options import Option, option_table
@@ -37,12 +37,14 @@ __all__ = [
     "Profile",
     "SchedulingConfig",
     "check_features",
+    "child_environment",
     "feature_matrix",
     "features_of",
     "load_config",
     "matrix_rows",
     "option_table",
     "parse_assignment",
+    "prepare_process",
     "read_environment",
     "resolve_knobs",
 ]

@@ -19,6 +19,14 @@ ENV_NAMES: dict[str, str] = {
 }
 
 
+PROCESS_DEFAULTS: dict[str, str] = {
+    # OpenMP threads spin at a barrier and then sleep. Without a bound they spin on for milliseconds, and beside another
+    # busy process each of a step's hundred barriers can cost one. docs/decisions/0006 has the numbers.
+    "GOMP_SPINCOUNT": "10000",
+}
+"""Set for processes that are paceline's own (the command line, an engine's child) unless the user set them."""
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What was read, as values to hand on."""
 
@@ -54,3 +62,15 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         hf_token=found.get("HF_TOKEN"),
         hf_offline=offline in {"1", "true", "yes", "on"},
     )
+
+
+def prepare_process() -> None:
+    """Put `PROCESS_DEFAULTS` into this process's environment, where unset. Call it before torch is loaded; only a
+    program does, a library leaves its host's environment alone."""
+    for name, value in PROCESS_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+def child_environment() -> dict[str, str]:
+    """The environment for a process of paceline's own."""
+    return {**PROCESS_DEFAULTS, **os.environ}

@@ -1,8 +1,8 @@
 """Features declare what they need and what they cannot live with; unsound sets are refused at start, by name.
 
 A *feature* is a switch of the configuration that is on ("prefix_cache", "batching:static", "kv_dtype:int8") or a fact
-about model, device or executor ("device:cpu", "state:rewindable"). Each subsystem adds its rows next to its code; assemble
-collects them into one `Matrix`.
+about model, device or executor ("device:cpu", "state:rewindable"). `config/features.py` holds the rows of this version
+as one `Matrix`.
 """
 
 from __future__ import annotations

@@ -90,3 +90,15 @@ def test_greedy_text_is_identical(twin: Any, numerics: str) -> None:
         )
     harness = Harness(ours(twin, numerics=numerics))
     assert harness.greedy(ids, 40, chunk=6) == whole[0, 20:].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_stays_near_float32(twin: Any, dtype: torch.dtype) -> None:
+    """Not a bound on quality: it catches a dtype slip, which would be far larger than the rounding of a few layers."""
+    ids = prompt_of(40, 4)
+    harness = Harness(ours(twin, dtype=dtype))
+    row = harness.row()
+    logits = torch.cat([harness.step([(row, ids[:39])])[0], harness.step([(row, ids[39:])])[0]])
+    expected = expected_logits(twin, ids)
+    assert logits.dtype == torch.float32
+    assert (logits - expected).abs().mean() < 0.05 * expected.std()

@@ -10,6 +10,8 @@ from paceline.errors import UnsupportedError
 from paceline.runtime.layers.build import BuildContext
 from paceline.runtime.layers.linear import LinearSpec
 
+MAX_SECOND_COPY_BYTES = 256 << 20  # of a tied embedding, kept plain for lookups and packed for logits
+
 
 class Dense:
     """The WeightMethod of plain float weights."""
@@ -24,12 +26,16 @@ class DenseWeight:
     """One [out_features, in_features] matrix. Parts are cast to the spec's dtype while they are copied in.
 
     Once the last part has come the kernel packs the matrix into the form its product reads best, and the plain one is
-    dropped, so at most one layer is held twice. Where rows are gathered too the plain one stays beside it.
+    dropped, so at most one layer is held twice. Where rows are gathered too the plain one stays beside it, and a table
+    whose second form would be too large is multiplied as it is.
     """
 
     def __init__(self, spec: LinearSpec, context: BuildContext) -> None:
         self.spec = spec
         self.kernel = context.kernel("linear")
+        size = spec.out_features * spec.in_features * spec.dtype.itemsize
+        if spec.gathers and size > MAX_SECOND_COPY_BYTES and self.kernel.without_copy is not None:
+            self.kernel = self.kernel.without_copy
         self.plain: torch.Tensor | None = torch.empty(
             spec.out_features, spec.in_features, dtype=spec.dtype, device=spec.device
         )

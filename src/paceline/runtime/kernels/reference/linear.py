@@ -15,6 +15,8 @@ ROW_MULTIPLE = 16
 class ReferenceLinear:
     """y = x Wᵀ + b. Weights stay as they are: [out_features, in_features]."""
 
+    without_copy = None  # packing makes no copy
+
     @staticmethod
     def pack(weight: torch.Tensor) -> torch.Tensor:
         return weight

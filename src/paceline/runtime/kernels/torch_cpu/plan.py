@@ -89,6 +89,20 @@ def plan_step(metadata: AttentionMetadata, cache: LayerCache, params: AttentionP
     )
 
 
+@dataclass(slots=True, eq=False)
+class _Rows:
+    """Decode rows as columns; slots are counted from the first gathered one."""
+
+    tokens: np.ndarray  # place along T
+    ids: np.ndarray  # [rows, widest] blocks to gather, null where the row has none
+    begin: np.ndarray  # first visible slot
+    end: np.ndarray  # one past the last
+    needs: np.ndarray  # blocks
+
+    def take(self, which: np.ndarray) -> _Rows:
+        return _Rows(self.tokens[which], self.ids[which], self.begin[which], self.end[which], self.needs[which])
+
+
 class _Builder:
     def __init__(
         self,
@@ -124,6 +138,8 @@ class _Builder:
         firsts = self.tables[rows, 0]
         order = np.argsort(firsts, kind="stable")
         cuts = np.flatnonzero(np.diff(firsts[order])) + 1
+        if len(cuts) == len(rows) - 1:
+            return [DecodeFamily(0, None, self.batches(rows, 0))]
         found, alone = [], []
         for members in np.split(rows[order], cuts):
             shared = self.num_shared_blocks(members) if len(members) >= MIN_FAMILY else 0
@@ -143,53 +159,62 @@ class _Builder:
         return most if same.all() else int(np.argmin(same))
 
     def batches(self, rows: np.ndarray, skip: int) -> list[DecodeBatch]:
-        """Rows sorted by length and cut where padding, or memory, would cost more than another batch."""
-        needs = self.last[rows] - np.maximum(self.first[rows], skip)
+        """Rows sorted by length and cut where padding, or memory, would cost more than another batch.
+
+        What every batch needs is computed for all rows at once; a batch only takes its part.
+        """
+        base = np.maximum(self.first[rows], skip)
+        needs = self.last[rows] - base  # blocks to gather
+        logical = base[:, None] + np.arange(int(needs.max()))
+        ids = self.tables[rows[:, None], np.minimum(logical, self.tables.shape[1] - 1)].astype(np.int64)
+        ids[logical >= self.last[rows, None]] = NULL_BLOCK
+        columns = _Rows(
+            tokens=self.starts[rows],
+            ids=ids,
+            begin=np.maximum(self.lowest[rows] - base * self.size, 0),
+            end=self.lengths[rows] - base * self.size,
+            needs=needs,
+        )
         order = np.argsort(-needs, kind="stable")
+        tall = needs[order].tolist()
         most = max(1, GATHER_ELEMENTS // self.per_block)  # blocks at once
         made, begin, padding = [], 0, 0
         for i in range(1, len(rows) + 1):
-            tallest = int(needs[order[begin]])
             if i < len(rows):
-                padding += tallest - int(needs[order[i]])
-                if padding <= PADDING_BLOCKS and (i - begin + 1) * tallest <= most:
+                padding += tall[begin] - tall[i]
+                if padding <= PADDING_BLOCKS and (i - begin + 1) * tall[begin] <= most:
                     continue
-            made.append(self.batch(np.sort(rows[order[begin:i]]), skip, tallest))
+            made.append(self.batch(columns.take(np.sort(order[begin:i])), tall[begin]))
             begin, padding = i, 0
         return made
 
-    def batch(self, rows: np.ndarray, skip: int, columns: int) -> DecodeBatch:
-        num_rows, num_slots = len(rows), columns * self.size
-        base = np.maximum(self.first[rows], skip)
-        logical = base[:, None] + np.arange(columns)
-        ids = self.tables[rows[:, None], np.minimum(logical, self.tables.shape[1] - 1)].astype(np.int64)
-        ids[logical >= self.last[rows, None]] = NULL_BLOCK
-        places = self.starts[rows]
-        everything = num_rows == self.starts[-1] and bool((places == np.arange(num_rows)).all())
+    def batch(self, rows: _Rows, width: int) -> DecodeBatch:
+        """One batch of rows that need at most `width` blocks."""
+        num_rows, num_slots = len(rows.tokens), width * self.size
+        everything = num_rows == self.starts[-1] and bool((rows.tokens == np.arange(num_rows)).all())
         batch = DecodeBatch(
-            tokens=None if everything else torch.from_numpy(places),
+            tokens=None if everything else torch.from_numpy(rows.tokens),
             num_rows=num_rows,
             num_slots=num_slots,
-            gather=self.rows_of(ids.reshape(-1)),
+            gather=self.rows_of(rows.ids[:, :width].reshape(-1)),
             length=None,
             mask=None,
             dead=None,
         )
-        slots = base[:, None] * self.size + np.arange(num_slots)
-        seen = (slots < self.lengths[rows, None]) & (slots >= self.lowest[rows, None])
-        if num_rows == 1 and seen[0, 0]:
-            batch.length = int(seen.sum())
+        if num_rows == 1 and rows.begin[0] == 0:
+            batch.length = int(rows.end[0])
             return batch
-        # Slots past the end lie in a block that the row holds but has not filled. Null blocks are zero already.
-        dead = np.flatnonzero(
-            (slots >= self.lengths[rows, None]) & (logical < self.last[rows, None]).repeat(self.size, 1)
-        )
+        # Slots past the end, in the last block that the row holds but has not filled. Null blocks are zero already.
+        tail = rows.end[:, None] + np.arange(self.size)
+        dead = (tail + np.arange(num_rows)[:, None] * num_slots)[tail < rows.needs[:, None] * self.size]
         batch.dead = torch.from_numpy(dead) if len(dead) else None
-        if not seen.all():
-            mask = np.where(seen, np.float32(0), np.float32("-inf"))
-            heads = self.params.num_kv_heads
-            wide = torch.from_numpy(mask).to(self.dtype).repeat(heads, 1)
-            batch.mask = wide.view(heads * num_rows, 1, num_slots)
+        if rows.begin.any() or int(rows.end.min()) < num_slots:
+            slots = np.arange(num_slots)
+            seen = slots < rows.end[:, None]
+            if rows.begin.any():
+                seen &= slots >= rows.begin[:, None]
+            mask = np.where(seen, np.float32(0), np.float32("-inf"))[:, None]
+            batch.mask = torch.from_numpy(np.concatenate([mask] * self.params.num_kv_heads)).to(self.dtype)
         return batch
 
     # prefill
