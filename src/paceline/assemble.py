@@ -180,8 +180,11 @@ def _find_files(config: EngineConfig, environment: Environment) -> hub.ModelFile
 
 def _probe(config: EngineConfig, kind: str, dtype: str) -> DeviceSpec:
     from paceline.runtime.device import probe_device, use_threads
+    from paceline.runtime.host_allocator import give_back_large_blocks
 
     num_threads = use_threads(config.device.num_threads)
+    if kind == "cpu":
+        give_back_large_blocks()
     return probe_device("cuda" if kind == "cuda" else "cpu", dtype, num_threads=num_threads)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from paceline import LLM, SamplingParams
 
-ROWS, CHUNK = 48, 256
+ROWS, CHUNK = 32, 256
 
 
 def status_bytes(field: str) -> int:
@@ -31,7 +31,7 @@ def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def main(folder: str, seconds: float, numerics: str) -> None:
+def main(folder: str, numerics: str, steps: int, seconds: float) -> None:
     torch.set_num_threads(1)
     llm = LLM(
         folder,
@@ -48,21 +48,21 @@ def main(folder: str, seconds: float, numerics: str) -> None:
         parts = {entry.name: entry.predicted_bytes for entry in llm.ledger.entries}
         report: dict[str, Any] = {"predicted": predicted, "held": held, "parts": parts}
         reset_peak()  # loading had its own
-        report |= run(llm, seconds)
+        report |= run(llm, steps, seconds)
         report["peak"] = status_bytes("VmHWM")
     print(json.dumps(report))
 
 
-def run(llm: LLM, seconds: float) -> dict[str, Any]:
+def run(llm: LLM, steps: int, seconds: float) -> dict[str, Any]:
     """Every row taken; a full chunk of prompt in most steps; every row draws, with filters and log-probabilities."""
     rng = np.random.default_rng(0)
     longest, vocab_size = llm.max_model_len, llm.vocab_size
     most: dict[str, float] = {"rows": 0, "tokens": 0, "decode_rows": 0, "usage": 0.0}
     num_open = finished = 0
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while llm.stats().step < steps or time.monotonic() < end:
         while num_open < 2 * ROWS:
-            num_prompt = int(rng.integers(longest - 90, longest - 50))
+            num_prompt = int(rng.integers(longest - 80, longest - 40))
             params = SamplingParams(
                 max_tokens=None,
                 ignore_eos=True,
@@ -84,8 +84,14 @@ def run(llm: LLM, seconds: float) -> dict[str, Any]:
         for name in ("rows", "tokens", "decode_rows"):
             most[name] = max(most[name], stats.last_step.get(name, 0))
         most["usage"] = max(most["usage"], stats.kv.usage)
-    return {"most": most, "finished": finished, "steps": llm.stats().step, "preemptions": llm.stats().num_preemptions}
+    return {
+        "cpu_s": time.process_time(),
+        "most": most,
+        "finished": finished,
+        "steps": llm.stats().step,
+        "preemptions": llm.stats().num_preemptions,
+    }
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ def paceline() -> Run:
             text=True,
             timeout=timeout,
             check=False,
+            env={**os.environ, "COLUMNS": "200"},  # help and tables in full
         )
 
     return run

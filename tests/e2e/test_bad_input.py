@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def test_folder_that_is_no_model(paceline: Run, tmp_path: Path) -> None:
 
 def test_folder_of_an_unknown_architecture(paceline: Run, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}))
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
     refused(paceline("generate", "hi", "-m", str(tmp_path)), "rwkv", "llama")
 
 
@@ -52,7 +54,7 @@ def test_not_a_gguf_file(paceline: Run, tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_prompt_too_long(paceline: Run) -> None:
-    refused(paceline("generate", "-", "-m", MODEL, "--max-model-len", "64", stdin="many words " * 100), "64", "prompt")
+    refused(paceline("generate", "-", "-m", MODEL, "--max-model-len", "64", stdin="many words " * 100), "at most 63")
 
 
 @pytest.mark.model
@@ -103,4 +105,4 @@ def test_chat_with_a_base_model_names_the_template_option(paceline: Run) -> None
 
 
 def test_wrong_type_says_what_was_expected(paceline: Run) -> None:
-    refused(paceline("generate", "hi", "--max-num-seqs", "many"), "many")
+    refused(paceline("generate", "hi", "--max-num-seqs", "many"), "--max-num-seqs", "integer")

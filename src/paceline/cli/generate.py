@@ -30,7 +30,8 @@ def generate(
     params = sampling.params(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, stop)
     text = sys.stdin.read() if prompt == "-" else prompt
     with loaded(config) as llm:
-        print(text, end="", flush=True)
+        begun = False
         for delta in llm.stream(text, params):
-            print(delta.text, end="", flush=True)
+            print(delta.text if begun else text + delta.text, end="", flush=True)
+            begun = True
         print()

@@ -23,6 +23,7 @@ from paceline.runtime.kv_cache import LayerCache
 
 QUERY_TILE = 16
 KV_TILE = 256
+TILES_AT_ONCE = 8  # what one visit gathers should stay in the processor's cache
 
 
 @dataclass(slots=True, eq=False)
@@ -141,17 +142,15 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, window: int | Non
         last = torch.minimum(begin_of_tile + QUERY_TILE, lengths) - 1
         oldest = (torch.maximum(begin_of_tile, contexts) - window + 1) if window is not None else torch.zeros_like(last)
         at_work = ((last >= base) & (oldest < base + KV_TILE)).nonzero()[:, 0]
-        if not len(at_work):
-            continue
         slots = torch.arange(base, base + KV_TILE, device=device)
-        alive = (slots < lengths[at_work, None]) & (slots >= lowest[at_work, None])
-        visible = slots <= positions[at_work, :, None]
-        if window is not None:
-            visible &= slots > positions[at_work, :, None] - window
         columns = torch.arange(base // size, base // size + per_tile, device=device)
         known = columns.clamp(max=tables.shape[1] - 1)
-        ids = tables[rows[at_work][:, None], known]
-        held = (columns < (lengths[at_work, None] + size - 1) // size) & (columns >= lowest[at_work, None] // size)
-        ids = torch.where(held, ids, NULL_BLOCK)
-        keys.append(KeyTile(at_work, ids.reshape(-1), visible & alive[:, None], alive))
+        for tiles in torch.split(at_work, TILES_AT_ONCE) if len(at_work) else ():
+            alive = (slots < lengths[tiles, None]) & (slots >= lowest[tiles, None])
+            visible = slots <= positions[tiles, :, None]
+            if window is not None:
+                visible &= slots > positions[tiles, :, None] - window
+            held = (columns < (lengths[tiles, None] + size - 1) // size) & (columns >= lowest[tiles, None] // size)
+            ids = torch.where(held, tables[rows[tiles][:, None], known], NULL_BLOCK)
+            keys.append(KeyTile(tiles, ids.reshape(-1), visible & alive[:, None], alive))
     return TilePlan(len(row_of), torch.tensor(places, dtype=torch.int64, device=device), keys)

@@ -1,0 +1,113 @@
+"""The memory plan holds: at the limit of the configuration, and when the limit is too high."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cpu.engine_at_its_limit import CHUNK, ROWS
+from tests.fakes.model_folder import write_model
+
+from paceline import LLM
+from paceline.errors import CapacityError
+from paceline.runtime.host_allocator import LARGE_BYTES
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+VOCAB = 50_000
+LENGTH = 256
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Little to compute, but logits of 6 MiB a step and 32 MiB of KV: what is held twice can be seen."""
+    return write_model(
+        tmp_path_factory.mktemp("models") / "wide",
+        vocab_size=VOCAB,
+        hidden_size=64,
+        num_hidden_layers=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        max_position_embeddings=LENGTH,
+    )
+
+
+def run_at_limit(folder: Path, numerics: str, *, steps: int, seconds: float) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cpu.engine_at_its_limit", str(folder), numerics, str(steps), str(seconds)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def check(report: dict[str, Any]) -> None:
+    """Peak resident memory of the run against the ledger: everything but the margin."""
+    parts = report["parts"]
+    assert parts["kv"] > 30 * MIB
+    assert parts["activations"] > 30 * MIB
+    assert report["peak"] <= report["predicted"], report
+    # and the run was one: blocks and logits were really there
+    assert report["peak"] - report["held"] > parts["kv"] * report["most"]["usage"] + 4 * VOCAB * ROWS // 2
+    assert report["most"]["tokens"] >= 0.9 * (ROWS + CHUNK)
+    assert report["most"]["rows"] >= 0.9 * ROWS
+    assert report["most"]["usage"] > 0.75
+    assert report["finished"] >= ROWS // 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no resettable high-water mark here")
+class TestAtTheLimit:
+    @pytest.mark.parametrize("numerics", ["fast", "reference"])
+    def test_seventy_steps_at_the_limit_stay_below_the_predicted_peak(self, folder: Path, numerics: str) -> None:
+        check(run_at_limit(folder, numerics, steps=70, seconds=0))
+
+    @pytest.mark.long
+    def test_ten_minutes_at_the_limit_stay_below_the_predicted_peak(self, folder: Path) -> None:
+        check(run_at_limit(folder, "fast", steps=0, seconds=600))
+
+
+def test_the_largest_logits_are_large_for_the_allocator() -> None:
+    """Else the runs above would not show whether freed tensors go back to the system."""
+    assert 4 * VOCAB * ROWS // 2 > LARGE_BYTES
+
+
+# --- lengths
+
+
+def kv_bytes(num_tokens: int) -> int:
+    """KV of so many tokens of the model above, and the null block."""
+    return (num_tokens // 16 + 1) * 16 * 4 * 4 * 32 * 2 * 4
+
+
+def test_the_models_own_length_is_lowered_with_a_note(folder: Path) -> None:
+    with LLM(str(folder), dtype="float32", num_threads=1, kv_cache_memory=kv_bytes(160)) as llm:
+        assert llm.max_model_len == 160
+        assert llm.ledger.kv.predicted_bytes == kv_bytes(160)
+        (note,) = (note for note in llm.notes if "max_model_len" in note)
+        assert "lowered from 256 to 160" in note
+        (output,) = llm.generate([5] * 150, max_tokens=None, ignore_eos=True)[0].outputs
+        assert len(output.token_ids) == 10
+
+
+def test_a_length_that_was_set_is_refused_when_it_does_not_fit(folder: Path) -> None:
+    options: dict[str, Any] = {"dtype": "float32", "num_threads": 1, "kv_cache_memory": kv_bytes(160)}
+    with pytest.raises(CapacityError, match="set max_model_len to 160 or less"):
+        LLM(str(folder), max_model_len=161, **options)
+    with LLM(str(folder), max_model_len=160, **options) as llm:
+        assert llm.notes == () or "lowered" not in " ".join(llm.notes)
+
+
+def test_a_cache_larger_than_the_machine_is_refused(folder: Path) -> None:
+    with pytest.raises(CapacityError, match="kv_cache_memory does not fit"):
+        LLM(str(folder), dtype="float32", num_threads=1, kv_cache_memory=1 << 50)
