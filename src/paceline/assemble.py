@@ -37,7 +37,13 @@ from paceline.contracts.ports import ExecutorCaps
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.cost.linear import LinearStepCost
 from paceline.cost.memory import MemoryPlan, MemoryRequest, format_bytes, plan_memory
-from paceline.cost.workspace import activation_bytes, fast_attention_bytes, tiled_attention_bytes, worst_step
+from paceline.cost.workspace import (
+    activation_bytes,
+    compiled_products_bytes,
+    fast_attention_bytes,
+    tiled_attention_bytes,
+    worst_step,
+)
 from paceline.engine import ChildClient, EngineCore, InProcessClient, KVManager, Scheduler, SchedulerSettings, WallClock
 from paceline.engine.child import serve_child
 from paceline.phases import OnPhase, Phases
@@ -108,7 +114,7 @@ def build_core(
         spec = hub.describe(files)
     with phases("tokenizer"):
         tokenizer = load_tokenizer(config.model.tokenizer or files)
-        token_bytes = tokenizer.token_bytes()
+        token_bytes = _bytes_for(tokenizer, spec)
     with phases("torch"):
         from paceline.runtime import device as devices
 
@@ -139,7 +145,7 @@ def build_core(
         kv,
         _step_cost(spec, device, dtype),
         token_bytes=token_bytes,
-        eos_token_ids=sorted({*spec.eos_token_ids, *tokenizer.eos_token_ids}),
+        eos_token_ids=sorted(i for i in {*spec.eos_token_ids, *tokenizer.eos_token_ids} if 0 <= i < spec.vocab_size),
     )
     core = EngineCore(scheduler, executor, WallClock(), draw_seed=_seed_source(config.model.seed))
     return Core(
@@ -176,6 +182,12 @@ def _find_files(config: EngineConfig, environment: Environment) -> hub.ModelFile
             fix="leave load_format at auto",
         )
     return files
+
+
+def _bytes_for(tokenizer: TextTokenizer, spec: ModelSpec) -> list[bytes]:
+    """One entry for each id the model can draw: checkpoints pad their vocabulary, and such ids add no text."""
+    known = list(tokenizer.token_bytes())[: spec.vocab_size]
+    return known + [b""] * (spec.vocab_size - len(known))
 
 
 def _probe(config: EngineConfig, kind: str, dtype: str) -> DeviceSpec:
@@ -239,6 +251,7 @@ def _plan_memory(
             return measured.peak_bytes, f"as measured, above the formula's {format_bytes(predicted)}: {how}"
         return predicted, how
 
+    compiled = device.kind == "cpu" and config.numerics == "fast" and (dtype == "float32" or widened)
     reading = device_memory(device.kind)
     weight_bytes = worker.weight_bytes
     taken = process_rss() if device.kind == "cpu" else weight_bytes
@@ -259,6 +272,7 @@ def _plan_memory(
             prefix_cache_reserve=knobs.prefix_cache_reserve,
             kv_cache_memory=config.cache.kv_cache_memory,
             graph_bytes=max(0, taken - weight_bytes),
+            compiled_bytes=compiled_products_bytes(knobs.max_num_batched_tokens) if compiled else 0,
         ),
         activations,
     )

@@ -15,7 +15,6 @@ from tests.fakes.model_folder import write_model
 
 from paceline import LLM
 from paceline.errors import CapacityError
-from paceline.runtime.host_allocator import LARGE_BYTES
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -75,11 +74,6 @@ class TestAtTheLimit:
     @pytest.mark.long
     def test_ten_minutes_at_the_limit_stay_below_the_predicted_peak(self, folder: Path) -> None:
         check(run_at_limit(folder, "fast", steps=0, seconds=600))
-
-
-def test_the_largest_logits_are_large_for_the_allocator() -> None:
-    """Else the runs above would not show whether freed tensors go back to the system."""
-    assert 4 * VOCAB * ROWS // 2 > LARGE_BYTES
 
 
 # --- lengths

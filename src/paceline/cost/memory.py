@@ -165,6 +165,7 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     encoder_bytes: int = 0
     communication_bytes: int = 0
     graph_bytes: int = 0  # captured graphs and the engine process without weights
+    compiled_bytes: int = 0  # products that a CPU library compiles on first use and keeps
     margin_share: float = MARGIN_SHARE
 
 
@@ -179,7 +180,8 @@ def plan_memory(request: MemoryRequest, activations: Callable[[int], tuple[int, 
     budget = int(r.memory_utilization * (r.available_bytes + r.taken_bytes))
     margin = margin_bytes(budget, r.margin_share)
     fixed = r.weight_bytes + r.draft_model_bytes + r.adapter_bytes + r.encoder_bytes
-    fixed += r.communication_bytes + r.graph_bytes + margin
+    graphs = r.graph_bytes + r.compiled_bytes
+    fixed += r.communication_bytes + graphs + margin
     layout = KVLayout(groups=r.groups, num_blocks=1)
     notes: list[str] = []
 
@@ -200,7 +202,7 @@ def plan_memory(request: MemoryRequest, activations: Callable[[int], tuple[int, 
                 seen=f"budget {format_bytes(budget)} = {r.memory_utilization:.0%} of "
                 f"{format_bytes(r.available_bytes + r.taken_bytes)}",
                 expected=f"weights {format_bytes(r.weight_bytes)} + activations {format_bytes(activations(1)[0])} + "
-                f"graphs and engine {format_bytes(r.graph_bytes)} + margin {format_bytes(margin)} + one sequence in "
+                f"graphs and engine {format_bytes(graphs)} + margin {format_bytes(margin)} + one sequence in "
                 f"blocks of {format_bytes(layout.bytes_per_block)}",
                 fix="raise memory_utilization (or kv_cache_memory if set), free memory, lower max_num_batched_tokens, "
                 "or use a smaller model or dtype",
@@ -272,7 +274,10 @@ def plan_memory(request: MemoryRequest, activations: Callable[[int], tuple[int, 
         activations=Entry(name="activations", predicted_bytes=workspace, how=activation_how),
         communication=Entry(name="communication", predicted_bytes=r.communication_bytes),
         graphs=Entry(
-            name="graphs", predicted_bytes=r.graph_bytes, how="captured graphs and the process without its weights"
+            name="graphs",
+            predicted_bytes=graphs,
+            how=f"the process without its weights {format_bytes(r.graph_bytes)}, and what is compiled on first use, at "
+            f"most {format_bytes(r.compiled_bytes)}",
         ),
         margin=Entry(
             name="margin",

@@ -21,6 +21,7 @@ GATHER_ELEMENTS = 1 << 20  # K and V elements that fast attention gathers at onc
 MASKED_QUERIES = 256  # queries per masked piece of fast prefill
 QUERY_TILE, KV_TILE = 16, 256  # of reference attention
 PROMPT_LOGITS = 1 << 22  # logits computed at once for the log-probabilities of a prompt ...
+COMPILED_BYTES = 576 << 10  # of one product; measured: 558 to 574 KiB for three shapes of weight (torch 2.13, AVX2)
 PROMPT_COPIES = 4  # ... and tensors of that size: logits, exp, comparison, best of them
 
 
@@ -86,6 +87,16 @@ def tiled_attention_bytes(spec: ModelSpec, step: WorstStep, num_groups: int) -> 
     state = 6 * tiles * QUERY_TILE * query * 4
     masks = num_groups * tiles * QUERY_TILE * ceil_div(step.context_tokens, KV_TILE) * KV_TILE
     return gathered + scores + state + masks
+
+
+def compiled_products_bytes(num_tokens: int) -> int:
+    """What oneDNN keeps of the float32 products it compiles, once steps of every size up to `num_tokens` have come.
+
+    Each of five shapes of weight (q k v, attention's output, gate and up, down, the head) has a product for each number
+    of rows that is computed: runtime/kernels/torch_cpu/linear.py pads to few, all of them counted here.
+    """
+    counts = {ceil_div(n, step) * step for n in range(1, num_tokens + 1) for step in [max(1, 1 << n.bit_length() >> 4)]}
+    return 5 * len(counts) * COMPILED_BYTES
 
 
 def activation_bytes(

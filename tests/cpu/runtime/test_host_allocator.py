@@ -15,7 +15,9 @@ from paceline.runtime.host_allocator import give_back_large_blocks
 if sys.argv[1] == "set":
     assert give_back_large_blocks()
 libc = ctypes.CDLL(None)
-libc.mallinfo2.restype = type("Info", (ctypes.Structure,), {"_fields_": [(f"f{i}", ctypes.c_size_t) for i in range(10)]})
+class Info(ctypes.Structure):
+    _fields_ = [(f"f{i}", ctypes.c_size_t) for i in range(10)]
+libc.mallinfo2.restype = Info
 def mapped():
     return libc.mallinfo2().f4  # hblkhd: bytes in blocks mapped by themselves
 torch.ones(8 << 18)

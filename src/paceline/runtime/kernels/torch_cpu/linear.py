@@ -1,4 +1,8 @@
-"""Matrix products for a CPU. Each class keeps weights in the form its product reads best."""
+"""Matrix products for a CPU. Each class keeps weights in the form its product reads best.
+
+oneDNN compiles a product for each number of rows it meets and keeps all of them: 560 KiB for each, measured, and for
+each shape of weight. A server meets every number up to its step's budget, so rows are padded to few numbers.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,13 @@ class PlainLinear:
         return F.linear(x, packed, bias)
 
 
+def padded_rows(num_rows: int) -> int:
+    """The number of rows that is computed for `num_rows`: at most 16 as they are, then eight numbers for each doubling,
+    so that less than an eighth is computed in vain. cost/workspace.py counts them."""
+    step = max(1, 1 << num_rows.bit_length() >> 4)
+    return -(-num_rows // step) * step
+
+
 class PackedLinear:
     """The same in float32, weights in oneDNN's blocked order: up to twice as fast as BLAS for 2 to 32 rows."""
 
@@ -42,8 +53,12 @@ class PackedLinear:
 
     @staticmethod
     def apply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        num_rows = x.shape[0]
+        added = padded_rows(num_rows) - num_rows
+        if added:
+            x = F.pad(x, (0, 0, 0, added))
         out = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-        return cast(torch.Tensor, out)
+        return cast(torch.Tensor, out[:num_rows] if added else out)
 
 
 class WidenedLinear:
