@@ -5,8 +5,7 @@ No text crosses this boundary except as bytes: stop strings arrive as UTF-8 and 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -20,6 +19,59 @@ from paceline.errors import RequestError
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
+MAX_STOP_BYTES = 1024  # of one stop string, as UTF-8
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGPROB_TOKEN_IDS = 128
+MAX_LOGIT_BIAS = 4096  # entries
+GREEDY_BELOW = 1e-5  # a lower temperature is greedy: in float32 it could only pick among all but equal logits
+MIN_INT32 = -(2**31)
+MAX_INT32 = 2**31 - 1
+MAX_FLOAT32 = 3.4028234663852886e38
+
+# field, least, most, may be None
+_WHOLE = (
+    ("n", 1, MAX_CHOICES, False),
+    ("max_tokens", 1, MAX_INT32, True),
+    ("min_tokens", 0, MAX_INT32, False),
+    ("top_k", -1, MAX_INT32, False),
+    ("seed", 0, 2**64 - 1, True),
+    ("logprobs", 0, MAX_LOGPROBS, True),
+    ("prompt_logprobs", 0, MAX_LOGPROBS, True),
+)
+# field, bounds, the same in words
+_REAL: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("temperature", lambda x: 0.0 <= x <= MAX_FLOAT32, "0 (greedy) or more, within float32"),
+    ("top_p", lambda x: 0.0 < x <= 1.0, "above 0, at most 1"),
+    ("min_p", lambda x: 0.0 <= x <= 1.0, "0 to 1"),
+    ("typical_p", lambda x: 0.0 < x <= 1.0, "above 0, at most 1"),
+    ("presence_penalty", lambda x: -2.0 <= x <= 2.0, "-2 to 2"),
+    ("frequency_penalty", lambda x: -2.0 <= x <= 2.0, "-2 to 2"),
+    ("repetition_penalty", lambda x: 0.0 < x <= MAX_FLOAT32, "above 0, within float32"),
+)
+_LISTS = (
+    ("stop", MAX_STOP_STRINGS, "strings"),
+    ("stop_token_ids", MAX_STOP_TOKEN_IDS, "token ids"),
+    ("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS, "token ids"),
+)
+
+
+def is_whole(value: object, least: int = MIN_INT32, most: int = MAX_INT32) -> bool:
+    """An int (no bool, no number of another library) from `least` to `most`; int32 if not told otherwise."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_real(value: object) -> bool:
+    """A float or an int (no bool), not NaN."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and value == value
+
+
+def shown(value: object) -> object:
+    """A refused value as an error may show it: short, and never a number too long to be written."""
+    if isinstance(value, int):
+        return value if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+    if isinstance(value, float | str):
+        return f"{value!r:.80}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +83,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     max_tokens: int | None = 16  # None: up to the model's length
     min_tokens: int = 0
-    temperature: float = 1.0  # 0 = greedy; ties go to the lowest token id
+    temperature: float = 1.0  # 0, or below GREEDY_BELOW: greedy; ties go to the lowest token id
     top_k: int = 0  # 0 or -1 = off
     top_p: float = 1.0
     min_p: float = 0.0
@@ -50,36 +102,54 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprob_token_ids: tuple[int, ...] = ()  # report these ids too
 
     def __post_init__(self) -> None:
-        def need(ok: bool, param: str, expected: str) -> None:
-            if not ok:
-                raise RequestError(
-                    f"{param} is out of range", param=param, seen=getattr(self, param), expected=expected
-                )
+        """Types and bounds, once: what passes fits the columns of a plan and the tensors of an executor."""
+        for param, least, most, optional in _WHOLE:
+            value = getattr(self, param)
+            if not (is_whole(value, least, most) or (optional and value is None)):
+                expected = f"a whole number (int), {least} to {most}" + (", or None" if optional else "")
+                raise _refusal(param, value, expected)
+        for param, inside, words in _REAL:
+            value = getattr(self, param)
+            if not (is_real(value) and inside(value)):
+                raise _refusal(param, value, f"a number, {words}")
+        for param in ("include_stop_str_in_output", "ignore_eos"):
+            if not isinstance(value := getattr(self, param), bool):
+                raise _refusal(param, value, "True or False")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
+        self._check_lists()
 
-        need(1 <= self.n <= MAX_CHOICES, "n", f"1 to {MAX_CHOICES}")
-        need(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1, or None")
-        need(self.min_tokens >= 0, "min_tokens", "0 or more")
-        if self.max_tokens is not None:
-            need(self.min_tokens <= self.max_tokens, "min_tokens", f"at most max_tokens ({self.max_tokens})")
-        need(0.0 <= self.temperature < math.inf, "temperature", "0 (greedy) or more, finite")
-        need(self.top_k >= -1, "top_k", "a positive count, or 0 or -1 for off")
-        need(0.0 < self.top_p <= 1.0, "top_p", "above 0, at most 1")
-        need(0.0 <= self.min_p <= 1.0, "min_p", "0 to 1")
-        need(0.0 < self.typical_p <= 1.0, "typical_p", "above 0, at most 1")
-        need(-2.0 <= self.presence_penalty <= 2.0, "presence_penalty", "-2 to 2")
-        need(-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty", "-2 to 2")
-        need(0.0 < self.repetition_penalty < math.inf, "repetition_penalty", "above 0, finite")
-        need(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"at most {MAX_STOP_STRINGS} strings")
-        need(all(self.stop), "stop", "no empty string")
-        need(self.seed is None or 0 <= self.seed < 2**64, "seed", "0 to 2**64 - 1")
-        need(all(math.isfinite(b) for b in self.logit_bias.values()), "logit_bias", "finite numbers")
-        for param in ("logprobs", "prompt_logprobs"):
-            count = getattr(self, param)
-            need(count is None or 0 <= count <= MAX_LOGPROBS, param, f"0 to {MAX_LOGPROBS}, or None")
+    def _check_lists(self) -> None:
+        for param, most, what in _LISTS:
+            values = getattr(self, param)
+            if isinstance(values, list):
+                values = tuple(values)
+                msgspec.structs.force_setattr(self, param, values)
+            if not isinstance(values, tuple):
+                raise _refusal(param, values, f"a tuple or list of {what}", fix="put a single one in a tuple: (x,)")
+            if len(values) > most:
+                raise _refusal(param, len(values), f"at most {most} {what}")
+            if param == "stop":
+                for text in values:
+                    _check_stop(text)
+            elif not all(map(is_whole, values)):
+                bad = next(v for v in values if not is_whole(v))
+                raise _refusal(param, bad, "token ids: whole numbers (int) within int32")
+        bias = self.logit_bias
+        if not isinstance(bias, dict):
+            raise _refusal("logit_bias", bias, "a dict from token id to number")
+        if len(bias) > MAX_LOGIT_BIAS:
+            raise _refusal("logit_bias", len(bias), f"at most {MAX_LOGIT_BIAS} entries")
+        for token, value in bias.items():
+            if not is_whole(token):
+                raise _refusal("logit_bias", token, "token ids as keys: whole numbers (int) within int32")
+            if not (is_real(value) and -MAX_FLOAT32 <= value <= MAX_FLOAT32):
+                raise _refusal("logit_bias", value, "finite numbers within float32")
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        """The largest logit wins. Ask this, never whether the temperature is 0."""
+        return self.temperature < GREEDY_BELOW
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Refuse token ids outside the vocabulary before they reach an index into logits."""
@@ -96,6 +166,27 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                         seen=token,
                         expected=f"0 to {vocab_size - 1}",
                     )
+
+
+def _refusal(param: str, value: object, expected: str, fix: str = "") -> RequestError:
+    return RequestError(f"{param} is out of range", param=param, seen=shown(value), expected=expected, fix=fix)
+
+
+def _check_stop(text: object) -> None:
+    expected = f"non-empty strings of at most {MAX_STOP_BYTES} bytes"
+    if not isinstance(text, str) or not text:
+        raise _refusal("stop", text, expected)
+    try:
+        size = len(text.encode()) if len(text) <= MAX_STOP_BYTES else len(text)
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            "stop is not valid Unicode text: it holds half of a surrogate pair",
+            param="stop",
+            seen=f"U+{ord(text[error.start]):04X} at character {error.start}",
+            expected="text that can be written as UTF-8",
+        ) from None
+    if size > MAX_STOP_BYTES:
+        raise _refusal("stop", text, expected)
 
 
 class MediaSpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,6 +319,27 @@ def expand_choices(request: Request, new_ids: Sequence[int]) -> list[Request]:
         for index, request_id in enumerate(new_ids, start=request.choice + 1)
     ]
     return [request, *siblings]
+
+
+def may_share_prompt(request: Request, leader: Request) -> bool:
+    """Is `leader` a first choice whose prompt's KV is also that of `request`: same prompt, tenant, salt and adapter?"""
+    return (
+        leader.request_id != request.request_id
+        and leader.choice == 0
+        and leader.leader is None
+        and leader.tenant == request.tenant
+        and leader.cache_salt == request.cache_salt
+        and leader.adapter_digest == request.adapter_digest
+        and _same_prompt(request.prompt, leader.prompt)
+    )
+
+
+def _same_prompt(one: Prompt, other: Prompt) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, TokenPrompt) and isinstance(other, TokenPrompt):
+        return one.spans == other.spans and np.array_equal(one.ids, other.ids)
+    return isinstance(one, TracePrompt) and isinstance(other, TracePrompt) and one == other
 
 
 class FinishReason(StrEnum):

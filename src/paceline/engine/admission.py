@@ -5,14 +5,24 @@ What passes here can run: its ids exist, its length fits the model and the cache
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 
 from paceline.contracts.ports import ExecutorCaps
-from paceline.contracts.request import Request, TracePrompt
+from paceline.contracts.request import (
+    MAX_STOP_BYTES,
+    MAX_STOP_STRINGS,
+    Request,
+    TracePrompt,
+    is_real,
+    is_whole,
+    may_share_prompt,
+    shown,
+)
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.request_state import RequestState
 from paceline.engine.settings import SchedulerSettings
-from paceline.engine.stop import StopAutomaton, StopMatcher, StopRules
+from paceline.engine.stop import StopAutomata, StopMatcher, StopRules
 from paceline.errors import QueueFullError, RequestError
 
 
@@ -36,6 +46,7 @@ class Admission:
         self._token_bytes = token_bytes
         self._eos = tuple(dict.fromkeys(eos_token_ids))
         self._eos_set = frozenset(self._eos)
+        self._automata = StopAutomata()
         self.longest = _most_that_fits(kv, settings.max_model_len)
 
     def check_queue(self, request: Request, *, num_waiting: int, waiting_tokens: int) -> None:
@@ -59,12 +70,15 @@ class Admission:
                 fix="retry later, or send a shorter prompt",
             )
 
-    def check(self, request: Request, taken: Container[int]) -> None:
-        """Raise RequestError (with `param`) for a request that cannot run. Changes nothing."""
+    def check(self, request: Request, taken: Mapping[int, RequestState]) -> None:
+        """Raise RequestError (with `param`) for a request that cannot run; `taken` are the open ones. Changes
+        nothing."""
         sampling, vocab_size = request.sampling, self._caps.vocab_size
         if request.request_id in taken:
             raise RequestError("this request id is in use", param="request_id", seen=request.request_id)
+        self._check_numbers(request)
         self._check_prompt(request, vocab_size)
+        self._check_leader(request, taken)
         for token in request.prior_output:
             if not 0 <= token < vocab_size:
                 raise RequestError(
@@ -87,6 +101,16 @@ class Admission:
             )
         if not all(request.stop_strings):
             raise RequestError("a stop string is empty", param="stop", fix="leave it out")
+        if (
+            len(request.stop_strings) > MAX_STOP_STRINGS
+            or max(map(len, request.stop_strings), default=0) > MAX_STOP_BYTES
+        ):
+            raise RequestError(
+                "there are too many stop strings, or one is too long",
+                param="stop",
+                seen=f"{len(request.stop_strings)} strings of up to {max(map(len, request.stop_strings))} bytes",
+                expected=f"at most {MAX_STOP_STRINGS} strings of at most {MAX_STOP_BYTES} bytes",
+            )
         if sampling.max_tokens is not None and len(request.prior_output) >= sampling.max_tokens:
             raise RequestError(
                 "prior_output already has max_tokens tokens",
@@ -95,6 +119,54 @@ class Admission:
                 expected=f"more than {len(request.prior_output)}",
             )
         self._check_length(request)
+
+    def _check_numbers(self, request: Request) -> None:
+        """Numbers that heaps are ordered by: one NaN among them would hide those behind it."""
+        if not is_whole(request.priority):
+            raise RequestError(
+                "priority is out of range",
+                param="priority",
+                seen=shown(request.priority),
+                expected="a whole number (int) within int32",
+            )
+        slo = request.slo
+        for param, value, optional in (
+            ("arrival", request.arrival, False),
+            ("deadline", request.deadline, True),
+            ("queue_deadline", request.queue_deadline, True),
+            ("slo", slo.ttft_s, True),
+            ("slo", slo.tpot_s, True),
+            ("slo", slo.e2e_s, True),
+        ):
+            if not ((optional and value is None) or (is_real(value) and abs(value or 0) <= sys.float_info.max)):
+                raise RequestError(
+                    f"{param} is not a finite number",
+                    param=param,
+                    seen=shown(value),
+                    expected="finite seconds" + (", or None" if optional else ""),
+                )
+
+    def _check_leader(self, request: Request, taken: Mapping[int, RequestState]) -> None:
+        """A leader that is open must be the first choice of the same call, or its KV would be somebody else's. One
+        that is gone is normal."""
+        if request.leader is None:
+            return
+        if request.leader == request.request_id:
+            raise RequestError(
+                "a request cannot be its own leader",
+                param="leader",
+                seen=request.leader,
+                expected="the id of choice 0 of the same call, or None",
+            )
+        leader = taken.get(request.leader)
+        if leader is not None and not may_share_prompt(request, leader.request):
+            raise RequestError(
+                "the leader is not the first choice of the same call",
+                param="leader",
+                seen=request.leader,
+                expected="a choice 0 without a leader, with the same prompt, tenant, cache_salt and adapter",
+                fix="leave leader out, or make the choices with expand_choices",
+            )
 
     def _check_prompt(self, request: Request, vocab_size: int) -> None:
         prompt = request.prompt
@@ -156,7 +228,7 @@ class Admission:
         if patterns:
             assert self._token_bytes is not None
             include = sampling.include_stop_str_in_output
-            matcher = StopMatcher(StopAutomaton(patterns), self._token_bytes, include_stop=include)
+            matcher = StopMatcher(self._automata.of(patterns), self._token_bytes, include_stop=include)
             for token in request.prior_output:
                 matcher.push(token, None, may_stop=False)
             matcher.take(everything=True)  # its holder has them already

@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import zmq
 
 from paceline.contracts.step import encode
@@ -37,7 +39,7 @@ from paceline.engine.wire import (
     WireError,
     decode_call,
 )
-from paceline.errors import EngineError
+from paceline.errors import EngineError, RequestError
 
 _POLL_MS = 200
 _PARENT_GRACE_S = 5.0
@@ -63,9 +65,9 @@ def serve_child(
         for socket, suffix in ((calls, CALLS_SUFFIX), (outputs, OUTPUTS_SUFFIX)):
             socket.linger = 2000  # ms for the last words to leave
             socket.connect(address + suffix)
-        stop = threading.Event()
+        stop, wake = threading.Event(), threading.Event()
         if watch_parent:
-            threading.Thread(target=_watch_parent, args=(stop,), name="paceline-parent", daemon=True).start()
+            threading.Thread(target=_watch_parent, args=(stop, wake), name="paceline-parent", daemon=True).start()
         try:
             engine = core() if callable(core) else core
             about = info(engine) if callable(info) else info
@@ -73,11 +75,11 @@ def serve_child(
             outputs.send(encode(Failed(error=WireError.of(error))))
             raise
         outputs.send(encode(Ready(pid=os.getpid(), info=dict(about or {}))))
-        server = _Server(engine, calls, stop)
+        server = _Server(engine, calls, stop, wake)
         server.start()
         try:
             with Watchdog(engine, engine.clock, limit_s=stall_limit_s, report=_say):
-                status = _run(engine, outputs, server.wake, stop)
+                status = _run(engine, outputs, wake, stop)
         finally:
             stop.set()
             server.join()
@@ -108,27 +110,37 @@ def _run(core: EngineCore, outputs: zmq.Socket[bytes], wake: threading.Event, st
 
 
 class _Server(threading.Thread):
-    """Answers calls, one at a time, and wakes the loop after each."""
+    """Answers calls, one at a time, and wakes the loop after each. When it ends, so does the loop: an engine that
+    answers nobody must not look alive."""
 
-    def __init__(self, core: EngineCore, calls: zmq.Socket[bytes], stop: threading.Event) -> None:
+    def __init__(
+        self, core: EngineCore, calls: zmq.Socket[bytes], stop: threading.Event, wake: threading.Event
+    ) -> None:
         super().__init__(name="paceline-calls", daemon=True)
         self._core = core
         self._calls = calls
         self._stop_event = stop
-        self.wake = threading.Event()
+        self._wake = wake
 
     def run(self) -> None:
-        while not self._stop_event.is_set():
-            if not self._calls.poll(_POLL_MS):
-                continue
-            call = decode_call(self._calls.recv())
-            try:
-                reply = Reply(value=self._answer(call))
-            except Exception as error:
-                reply = Reply(error=WireError.of(error))
-            self._calls.send(encode(reply))
-            self.wake.set()
-        self.wake.set()  # the loop may be asleep
+        try:
+            while not self._stop_event.is_set():
+                if self._calls.poll(_POLL_MS):
+                    self._calls.send(encode(self._reply(self._calls.recv())))
+                    self._wake.set()
+        finally:
+            self._stop_event.set()
+            self._wake.set()  # the loop may be asleep
+
+    def _reply(self, data: bytes) -> Reply:
+        try:
+            return Reply(value=self._answer(decode_call(data)))
+        except msgspec.DecodeError as error:
+            # a value of the wrong type: its own side does not check types
+            wrong = RequestError("a call that does not decode", seen=error, expected="fields of the declared types")
+            return Reply(error=WireError.of(wrong))
+        except Exception as error:
+            return Reply(error=WireError.of(error))
 
     def _answer(self, call: Call) -> bytes:
         core = self._core
@@ -152,11 +164,12 @@ class _Server(threading.Thread):
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"paceline: {text}\n")
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):  # who listened may be gone
+        sys.stderr.write(f"paceline: {text}\n")
+        sys.stderr.flush()
 
 
-def _watch_parent(stop: threading.Event) -> None:
+def _watch_parent(stop: threading.Event, wake: threading.Event) -> None:
     """End this process when the parent has gone: stdin, a pipe whose other end it holds, is closed, or we have a new
     parent (a fork of the old one may still hold the pipe)."""
     parent = os.getppid()
@@ -165,6 +178,9 @@ def _watch_parent(stop: threading.Event) -> None:
         if readable and not os.read(0, 4096):
             break
     stop.set()
-    time.sleep(_PARENT_GRACE_S)
-    _say("the parent process is gone and a step does not end; leaving")
-    os._exit(1)
+    wake.set()
+    try:
+        time.sleep(_PARENT_GRACE_S)
+        _say("the parent process is gone and a step does not end; leaving")
+    finally:
+        os._exit(1)

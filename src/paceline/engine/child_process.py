@@ -65,6 +65,18 @@ class ChildProcess:
             self.stderr_tail.append(line)
             sys.stderr.write(line)
 
+    def tell(self, data: bytes) -> bool:
+        """Send a call. False when the process is gone or has not taken the message in time."""
+        import zmq
+
+        if self.process.poll() is not None:
+            return False
+        try:
+            self.calls.send(data)
+        except zmq.ZMQError:
+            return False
+        return True
+
     def last_words(self) -> str:
         self._reader.join(timeout=1.0)
         return "".join(self.stderr_tail).strip()

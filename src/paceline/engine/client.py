@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.contracts.decision import Decision
 from paceline.contracts.ports import EngineStats
@@ -30,7 +30,7 @@ from paceline.engine.wire import (
     Submit,
     decode_news,
 )
-from paceline.errors import EngineDeadError, EngineError, PacelineError, RequestError
+from paceline.errors import EngineDeadError, EngineError, RequestError
 
 if TYPE_CHECKING:
     from paceline.engine.loop import EngineCore
@@ -38,17 +38,30 @@ if TYPE_CHECKING:
 _SLICE_MS = 50  # how often a waiting client looks whether the child still lives
 
 
+def _take_all(ready: deque[RequestOutput]) -> Iterator[RequestOutput]:
+    """Empty `ready`. Other threads may do the same: each output goes to one of them."""
+    while True:
+        try:
+            output = ready.popleft()
+        except IndexError:
+            return
+        yield output
+
+
 class InProcessClient:
     """The engine in this process. By default it steps in the caller's thread while outputs are pulled; with
-    `background=True` a thread of its own steps whenever there is work, under a watchdog (`stats().stalled`)."""
+    `background=True` a thread of its own steps whenever there is work. Either way a watchdog marks a step longer than
+    `stall_limit_s` (`stats().stalled`). After `close`, `outputs` gives an error for each request that was open."""
 
     def __init__(self, core: EngineCore, *, background: bool = False, stall_limit_s: float = 120.0) -> None:
         self._core = core
-        self._stall_limit_s = stall_limit_s
         self._ready: deque[RequestOutput] = deque()
         self._changed = threading.Condition()
         self._stop = threading.Event()
+        self._stepping = False  # the background thread holds outputs that are not in `_ready` yet
         self._thread: threading.Thread | None = None
+        self._watchdog = Watchdog(core, core.clock, limit_s=stall_limit_s)
+        self._watchdog.start()
         if background:
             self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
             self._thread.start()
@@ -75,11 +88,10 @@ class InProcessClient:
         else:
             with self._changed:
                 if timeout_s is None:
-                    self._changed.wait_for(lambda: self._ready or not self._core.has_work)
+                    self._changed.wait_for(lambda: self._ready or not self._busy())
                 else:
                     self._changed.wait_for(lambda: self._ready, timeout_s)
-        while self._ready:
-            yield self._ready.popleft()
+        yield from _take_all(self._ready)
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -97,7 +109,7 @@ class InProcessClient:
         end = clock.now() + timeout_s
         if self._thread is not None:
             with self._changed:
-                return self._changed.wait_for(lambda: not self._core.has_work, timeout_s)
+                return self._changed.wait_for(lambda: not self._busy(), timeout_s)
         while self._core.has_work and clock.now() < end:
             self._step_once(end)
         return not self._core.has_work
@@ -107,8 +119,13 @@ class InProcessClient:
         self._notify()
         if self._thread is not None:
             self._thread.join()
+        self._watchdog.stop()
         self._core.close()
+        self._ready.extend(self._core.step())  # a closed engine only hands out how its open requests ended
         self._notify()  # whoever waits for outputs that will not come
+
+    def _busy(self) -> bool:
+        return self._stepping or self._core.has_work
 
     def _notify(self) -> None:
         with self._changed:
@@ -133,26 +150,27 @@ class InProcessClient:
                 return
 
     def _run(self) -> None:
-        with Watchdog(self._core, self._core.clock, limit_s=self._stall_limit_s):
-            while not self._stop.is_set():
-                wait_s = self._core.idle_s()
-                with self._changed:
-                    if wait_s != 0.0:
-                        # a submit between the question and here is seen by asking again under the condition's lock
-                        self._changed.wait_for(lambda: self._stop.is_set() or self._core.idle_s() == 0.0, wait_s)
-                        continue
-                news = self._core.step()
-                with self._changed:
-                    self._ready.extend(news)
-                    self._changed.notify_all()
+        while not self._stop.is_set():
+            wait_s = self._core.idle_s()
+            with self._changed:
+                if wait_s != 0.0:
+                    # a submit between the question and here is seen by asking again under the condition's lock
+                    self._changed.wait_for(lambda: self._stop.is_set() or self._core.idle_s() == 0.0, wait_s)
+                    continue
+                self._stepping = True
+            news = self._core.step()
+            with self._changed:
+                self._stepping = False
+                self._ready.extend(news)
+                self._changed.notify_all()
 
 
 class ChildClient:
     """An engine in a child process, started as `argv` plus one argument, the address for `serve_child`.
 
-    `environment` is the child's whole environment (None: this process's). When the child dies every open request gets
-    an error output, and every later call raises EngineDeadError. When this process dies, so does the child. Safe to use
-    from several threads.
+    `environment` is the child's whole environment (None: this process's). When the child dies or is closed, every open
+    request gets an error output; every later call raises EngineDeadError, `outputs` once those are pulled. When this
+    process dies, so does the child. Safe to use from several threads.
     """
 
     def __init__(
@@ -164,7 +182,7 @@ class ChildClient:
         call_timeout_s: float = 60.0,
     ) -> None:
         self._call_timeout_s = call_timeout_s
-        self._open: dict[int, None] = {}
+        self._open: dict[int, bool] = {}  # request id -> the engine said it took it
         self._ready: deque[RequestOutput] = deque()
         self._dead: EngineDeadError | None = None
         self._call_lock = threading.Lock()
@@ -194,13 +212,20 @@ class ChildClient:
                     seen=request.request_id,
                     expected="an id no open request has",
                 )
-            self._open[request.request_id] = None  # before the call: its first outputs may overtake the reply
+            self._open[request.request_id] = False  # before the call: its first outputs may overtake the reply
         try:
             self._call(Submit(request=request))
-        except PacelineError:
+        except BaseException:
             with self._state_lock:
                 self._open.pop(request.request_id, None)
             raise
+        with self._state_lock:
+            if request.request_id not in self._open:
+                return  # it has ended already
+            if self._dead is not None:
+                del self._open[request.request_id]
+                raise self._dead
+            self._open[request.request_id] = True
 
     def abort(self, request_id: int) -> None:
         if request_id in self._open:
@@ -218,8 +243,7 @@ class ChildClient:
             self._pump(max(0.0, min(left_s, _SLICE_MS / 1000)))
             if end is not None and time.monotonic() >= end:
                 break
-        while self._ready:
-            yield self._ready.popleft()
+        yield from _take_all(self._ready)
 
     def stats(self) -> EngineStats:
         return decode(self._call(AskStats()), EngineStats)
@@ -241,11 +265,10 @@ class ChildClient:
         """End and reap the child. Idempotent."""
         if not self._finalizer.alive:
             return
-        with self._call_lock, self._pump_lock, self._state_lock:
+        with self._call_lock, self._pump_lock:
             if self._dead is None:
-                self._dead = EngineDeadError("the engine is closed")
-                self._child.calls.send(encode(Shutdown()))
-            self._open.clear()
+                self._child.tell(encode(Shutdown()))
+                self._die(EngineDeadError("the engine is closed"))
             self._finalizer()
 
     # --- messages
@@ -271,15 +294,12 @@ class ChildClient:
     def _call(self, call: Call) -> bytes:
         with self._call_lock:
             self._require_alive()
-            self._child.calls.send(encode(call))
+            if not self._child.tell(encode(call)):
+                self._bury("the engine process takes no calls")
             end = time.monotonic() + self._call_timeout_s
             while not self._child.calls.poll(_SLICE_MS):
-                if self._child.process.poll() is not None:
-                    self._die(self._obituary("the engine process died"))
-                    self._require_alive()
-                if time.monotonic() > end:
-                    self._die(EngineDeadError(f"the engine process has not answered for {self._call_timeout_s:g} s"))
-                    self._require_alive()
+                if self._child.process.poll() is not None or time.monotonic() > end:
+                    self._bury(f"the engine process has not answered for {self._call_timeout_s:g} s")
             reply = decode(self._child.calls.recv(), Reply)
         if reply.error is not None:
             raise reply.error.rebuild()
@@ -309,17 +329,24 @@ class ChildClient:
         elif isinstance(news, Failed):
             self._die(EngineDeadError(str(news.error.rebuild())))
 
+    def _bury(self, otherwise: str) -> NoReturn:
+        """Raise why the engine is lost: what it said or how its process ended, or else `otherwise`."""
+        self._pump(0.0)  # its last outputs count, and it may have said why
+        self._die(EngineDeadError(otherwise))
+        assert self._dead is not None
+        raise self._dead
+
     def _die(self, error: EngineDeadError) -> None:
-        """The engine is gone: an error for every open request, once."""
+        """The engine is gone: an error for every open request, once. Those still being submitted get an exception."""
         with self._state_lock:
             if self._dead is not None:
                 return
             self._dead = error
-            for request_id in self._open:
+            for request_id in [i for i, taken in self._open.items() if taken]:
+                del self._open[request_id]
                 self._ready.append(
                     RequestOutput(request_id=request_id, token_ids=[], finish=FinishReason.ERROR, error=str(error))
                 )
-            self._open.clear()
 
     def _obituary(self, what: str) -> EngineDeadError:
         status = self._child.process.returncode

@@ -37,8 +37,8 @@ def _system_seed() -> int:
 
 
 class EngineCore:
-    """Scheduler and executor in step. After an executor or scheduler failure every open request has ended with an
-    error, `healthy` is false and nothing new is taken in.
+    """Scheduler and executor in step. After an executor or scheduler failure, and after `close`, every open request has
+    ended with an error, `healthy` is false and nothing new is taken in.
 
     `masks` computes what the draw needs from the host (grammars) while the forward pass runs; `draw_seed` gives seeds
     to requests without one.
@@ -65,6 +65,7 @@ class EngineCore:
         self._open: dict[int, int] = {}  # request id -> seed
         self._lock = threading.RLock()
         self._error: EngineError | None = None
+        self._last_outputs: list[RequestOutput] = []  # those of the end; the next step hands them out
         self._slow: str | None = None
         self._draining = False
         self._idle = False  # the last plan was empty, nothing is in flight, and nothing has come since
@@ -113,13 +114,21 @@ class EngineCore:
     # --- the step
 
     def step(self) -> list[RequestOutput]:
-        """One step; what became final in it. Never raises for what goes wrong inside: see `error`."""
+        """One step; what became final in it. Never raises for what goes wrong inside: see `error`.
+
+        An interrupt (Ctrl-C) does go through. It may leave a step half submitted, so it ends the engine as a failure
+        does, and the next call returns the outputs of that end.
+        """
         if self._error is not None:
-            return []
+            return self._take_last()
         try:
             return self._step()
         except Exception as error:  # whatever it was, no request may be left waiting for ever
-            return self._fail(error)
+            self._fail(error)
+            return self._take_last()
+        except BaseException as interrupt:
+            self._fail(interrupt)
+            raise
         finally:
             self.busy_since = None
             self._slow = None
@@ -170,29 +179,43 @@ class EngineCore:
 
     def _take_outputs(self) -> list[RequestOutput]:
         with self._lock:
+            if self._error is not None:
+                return []  # closed during this step: how its requests ended is told already
             outputs = self.scheduler.outputs()
             for output in outputs:
                 if output.finish is not None:
                     self._open.pop(output.request_id, None)
             return outputs
 
-    def _fail(self, cause: Exception) -> list[RequestOutput]:
+    def _fail(self, cause: BaseException) -> None:
+        if isinstance(cause, EngineError):
+            return self._end(cause)
+        if isinstance(cause, PacelineError):
+            detail = str(cause)
+        elif isinstance(cause, Exception):
+            detail = f"{type(cause).__name__}: {cause}"
+        else:
+            detail = f"a step was interrupted ({type(cause).__name__})"
+        error = EngineError(f"the engine stopped: {detail}", fix="see the log; restart the engine")
+        error.__cause__ = cause
+        return self._end(error)
+
+    def _end(self, error: EngineError) -> None:
         """The end: every open request gets an error, once."""
         with self._lock:
-            if isinstance(cause, EngineError):
-                self._error = cause
-            else:
-                detail = str(cause) if isinstance(cause, PacelineError) else f"{type(cause).__name__}: {cause}"
-                self._error = EngineError(f"the engine stopped: {detail}", fix="see the log; restart the engine")
-                self._error.__cause__ = cause
-            outputs = self._take_outputs()  # what was final before it happened
+            if self._error is not None:
+                return
+            self._last_outputs = self._take_outputs()  # what was final before it happened
+            self._error = error
             for request_id in self._open:
-                outputs.append(
-                    RequestOutput(
-                        request_id=request_id, token_ids=[], finish=FinishReason.ERROR, error=str(self._error)
-                    )
+                self._last_outputs.append(
+                    RequestOutput(request_id=request_id, token_ids=[], finish=FinishReason.ERROR, error=str(error))
                 )
             self._open.clear()
+
+    def _take_last(self) -> list[RequestOutput]:
+        with self._lock:
+            outputs, self._last_outputs = self._last_outputs, []
             return outputs
 
     # --- looking
@@ -214,14 +237,17 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._error is None and (bool(self._open) or bool(self._in_flight))
+        """A step would bring something, or something is on its way."""
+        if self._error is not None:
+            return bool(self._last_outputs)
+        return bool(self._open) or bool(self._in_flight)
 
     def idle_s(self) -> float | None:
         """Seconds until a step could do something: 0 = now, None = not before something is submitted."""
         with self._lock:
             if self._error is not None:
-                return None
-            if self._in_flight:
+                return 0.0 if self._last_outputs else None
+            if self._in_flight or self.scheduler.has_outputs:  # an abort ends a request without a step
                 return 0.0
             if not self.scheduler.has_work:
                 return None
@@ -265,10 +291,10 @@ class EngineCore:
             return done
 
     def close(self) -> None:
-        """Stop for good: open requests end with an error at their client, the executor lets go of its memory."""
+        """Stop for good. Open requests end with an error, which the next `step` hands out; the executor lets go of its
+        memory."""
         with self._lock:
-            if self._error is None:
-                self._error = EngineError("the engine is closed")
+            self._end(EngineError("the engine is closed"))
             self._in_flight.clear()
             self.executor.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from paceline.contracts.decision import Kind, Reason
 from paceline.contracts.ports import CostModel, StepShape
+from paceline.contracts.request import may_share_prompt
 from paceline.engine import policies
 from paceline.engine.kv_manager import Quote, SequenceKV
 from paceline.engine.lifecycle import Lifecycle
@@ -179,16 +180,24 @@ class Prefills:
         )
 
     def _leader_kv(self, state: RequestState, now: float) -> SequenceKV | None:
-        """The blocks of choice 0 of the same call, once they hold the prompt. Parks `state` while it is worth waiting;
-        a leader that is gone, or lost its blocks, is nothing to wait for."""
+        """The blocks of choice 0 of the same call, once they hold the prompt. Parks `state` while it is worth waiting.
+
+        Nothing to wait for: a leader that is gone or lost its blocks, one of a lower class, and whoever has got the
+        id of a leader that is gone (ids are used again), so that it is compared here as well as at admission."""
         leader_id = state.request.leader
         if leader_id is None or state.preemptions or not state.prompt_logprobs_done or state.num_prompt < 2:
             return None
         leader = self._life.open.get(leader_id)
         if leader is None or leader.preemptions:
             return None
+        if leader.request.prior_output != state.request.prior_output:
+            return None
+        if not may_share_prompt(state.request, leader.request):
+            return None
         if leader.kv is not None and leader.computed >= state.num_prompt - 1:
             return leader.kv
+        if leader.priority > state.priority:
+            return None
         self._queue.park(leader_id)
         leader.has_followers = True
         self._wait(state, Reason.LEADER_PREFILL, now, other=leader_id, computed=leader.computed)
@@ -198,6 +207,9 @@ class Prefills:
         pending = quote.pending
         if pending is None or not self._settings.wait_for_prefix:
             return False
+        owner = self._life.running.get(pending.owner)
+        if owner is None or owner.priority > state.priority:
+            return False  # a lower class may be kept from computing it for as long as higher ones come
         decodes = selection.decodes
         shape = StepShape(
             num_tokens=len(decodes) + 1,

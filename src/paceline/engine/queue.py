@@ -9,7 +9,7 @@ the order until it comes.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from paceline.engine.request_state import Phase, RequestState
 from paceline.engine.settings import Policy
 
 _MIN_DEAD = 64
+_MAX_IDLE_CLASSES = 64  # classes with nobody waiting whose counters the fair policy remembers
 _Entry: TypeAlias = tuple[float, int, int, RequestState]  # arrival, request id, serial (no two alike), request
 
 
@@ -64,7 +65,7 @@ class _Tenants:
     Language Models", OSDI 2024).
     """
 
-    __slots__ = ("_floor", "_order", "_present", "listed", "queues", "served")
+    __slots__ = ("_floor", "_order", "_present", "num_queued", "queues", "served")
 
     def __init__(self) -> None:
         self.queues: dict[str, _Arrivals] = {}
@@ -72,9 +73,10 @@ class _Tenants:
         self._order: list[tuple[float, str]] = []  # heap of those present; a stale counter is a lower bound
         self._present: dict[str, None] = {}
         self._floor = 0.0
-        self.listed = False  # the queue's own mark: the class is among those it looks at
+        self.num_queued = 0  # requests in the order; none: the queue does not look at this class
 
     def push(self, state: RequestState, serial: int) -> None:
+        self.num_queued += 1
         tenant = state.tenant
         if tenant not in self._present:
             self._clean()
@@ -94,6 +96,7 @@ class _Tenants:
         return self.queues[self._order[0][1]].peek() if self._order else None
 
     def pop(self) -> None:
+        self.num_queued -= 1
         self.queues[self._order[0][1]].pop()
 
     def _clean(self) -> None:
@@ -118,6 +121,7 @@ class _Tenants:
             self.served = {t: s for t, s in self.served.items() if t in self._present or s > floor}
 
     def note_dead(self, state: RequestState) -> None:
+        self.num_queued -= 1
         self.queues[state.tenant].note_dead()
 
     def live(self) -> list[RequestState]:
@@ -131,7 +135,8 @@ class WaitingQueue:
     def __init__(self, policy: Policy) -> None:
         self._fair = policy == "fair"
         self._classes: dict[int, _Tenants] = {}
-        self._priorities: list[int] = []  # sorted; of classes in which somebody may be waiting
+        self._priorities: list[int] = []  # sorted; of classes with somebody in the order
+        self._idle: dict[int, None] = {}  # other classes that are remembered, the one idle longest first
         self._by_arrival: list[_Entry] = []  # everybody, parked too; lazy
         self._serial = 0
         self._parked: dict[bytes | int, list[RequestState]] = {}
@@ -157,25 +162,31 @@ class WaitingQueue:
         tenants = self._classes.get(state.priority)
         if tenants is None:
             tenants = self._classes[state.priority] = _Tenants()
-        if not tenants.listed:
-            tenants.listed = True
+        if not tenants.num_queued:
+            self._idle.pop(state.priority, None)
             insort(self._priorities, state.priority)
         self._serial += 1
         tenants.push(state, self._serial)
 
     def peek(self) -> RequestState | None:
         """The next in order, or None when nobody is in the order (parked ones are not)."""
-        while self._priorities:
-            priority = self._priorities[0]
-            tenants = self._classes[priority]
-            state = tenants.peek()
-            if state is not None:
-                return state
-            tenants.listed = False
-            del self._priorities[0]
-            if not self._fair:
-                del self._classes[priority]  # no counters to remember
-        return None
+        return self._classes[self._priorities[0]].peek() if self._priorities else None
+
+    def _leave_class(self, priority: int) -> None:
+        """Somebody left the order. A class without anybody in it is forgotten: at once where it has no counters, else
+        when many have none (its tenants then begin anew, as after any long pause)."""
+        tenants = self._classes[priority]
+        if tenants.num_queued:
+            return
+        del self._priorities[bisect_left(self._priorities, priority)]
+        if not self._fair:
+            del self._classes[priority]
+            return
+        tenants.peek()  # drops the marks of those that are gone
+        self._idle[priority] = None
+        if len(self._idle) > _MAX_IDLE_CLASSES:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest], self._classes[oldest]
 
     def pop(self) -> RequestState:
         """Take out the one that `peek` just gave: it stops waiting."""
@@ -188,6 +199,7 @@ class WaitingQueue:
         assert state is not None
         state.queued = False
         self._classes[state.priority].pop()
+        self._leave_class(state.priority)
         return state
 
     def _leave(self, state: RequestState) -> None:
@@ -203,6 +215,7 @@ class WaitingQueue:
             assert state.queued
             state.queued = False
             self._classes[state.priority].note_dead(state)
+            self._leave_class(state.priority)
         self._leave(state)
 
     def park(self, key: bytes | int) -> RequestState:
@@ -230,12 +243,14 @@ class WaitingQueue:
 
     def charge(self, state: RequestState, num_tokens: int) -> None:
         """Positions are computed for a request's tenant."""
-        served = self._classes[state.priority].served
-        served[state.tenant] = served.get(state.tenant, 0.0) + num_tokens
+        if (tenants := self._classes.get(state.priority)) is not None:
+            tenants.served[state.tenant] = tenants.served.get(state.tenant, 0.0) + num_tokens
 
     def debt(self, state: RequestState) -> float:
         """Positions computed for a request's tenant within its class; 0 when the policy is not fair."""
-        return self._classes[state.priority].served.get(state.tenant, 0.0) if self._fair else 0.0
+        if not self._fair or (tenants := self._classes.get(state.priority)) is None:
+            return 0.0
+        return tenants.served.get(state.tenant, 0.0)
 
     def in_order(self) -> list[RequestState]:
         """Everybody in the order, parked ones left out. Looks at all of them: for explanations only."""

@@ -58,7 +58,7 @@ class Room:
 
     def num_coming(self) -> int:
         """Blocks that were given back and become free when the plans in flight have ended."""
-        return self._kv.stats().limbo if self.num_in_flight else 0
+        return self._kv.num_limbo if self.num_in_flight else 0
 
     def take(
         self, selection: Selection, victim: RequestState, reason: Reason, needer: RequestState, now: float

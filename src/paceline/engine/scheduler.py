@@ -134,6 +134,11 @@ class Scheduler:
         return bool(self._life.open)
 
     @property
+    def has_outputs(self) -> bool:
+        """Something became final and was not taken yet."""
+        return bool(self._life.outputs)
+
+    @property
     def num_running(self) -> int:
         return len(self._life.running)
 

@@ -84,6 +84,40 @@ class StopAutomaton:
         return node, size - begin, -1
 
 
+class StopAutomata:
+    """The automata of late, by their patterns: choices of a call and calls of an application have the same ones.
+
+    At most `max_count`, and `max_bytes` of patterns (an automaton takes a few hundred bytes for each); the one just
+    asked for is kept in any case.
+    """
+
+    def __init__(self, max_count: int = 64, max_bytes: int = 1 << 16) -> None:
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._automata: dict[tuple[bytes, ...], StopAutomaton] = {}  # least recently asked for first
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._automata)
+
+    def of(self, patterns: tuple[bytes, ...]) -> StopAutomaton:
+        """The automaton of these patterns, in this order (none empty)."""
+        automaton = self._automata.pop(patterns, None)
+        if automaton is None:
+            automaton = StopAutomaton(patterns)
+            self._num_bytes += _size(patterns)
+        self._automata[patterns] = automaton
+        while len(self._automata) > 1 and (len(self._automata) > self._max_count or self._num_bytes > self._max_bytes):
+            oldest = next(iter(self._automata))
+            del self._automata[oldest]
+            self._num_bytes -= _size(oldest)
+        return automaton
+
+
+def _size(patterns: tuple[bytes, ...]) -> int:
+    return sum(map(len, patterns))
+
+
 class StopMatcher:
     """One request's stop strings over its output, and the tokens that wait because of them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 
@@ -15,12 +16,13 @@ class Watchdog:
     is told once per such step.
 
     It cannot end a hung kernel. It makes the hang visible: `healthy` turns false, `trouble` holds the last decisions.
+    It does not keep `core` alive, and its thread ends with it.
     """
 
     def __init__(
         self, core: EngineCore, clock: Clock, *, limit_s: float = 120.0, report: Callable[[str], None] | None = None
     ) -> None:
-        self._core = core
+        self._core = weakref.ref(core)
         self._clock = clock
         self._limit_s = limit_s
         self._report = report
@@ -30,30 +32,38 @@ class Watchdog:
 
     def check(self) -> bool:
         """Look once. True when all is well."""
-        since = self._core.busy_since
-        if since is None:
+        core = self._core()
+        since = core.busy_since if core is not None else None
+        if core is None or since is None:
             return True
         seconds = self._clock.now() - since
         if seconds <= self._limit_s:
             return True
         # no lock is taken: the thread that hangs may hold it
-        why = f"a step has been running for {seconds:.1f} s (limit {self._limit_s:g} s)\n{self._core.dump()}"
-        self._core.mark_slow(why)
+        why = f"a step has been running for {seconds:.1f} s (limit {self._limit_s:g} s)\n{core.dump()}"
+        core.mark_slow(why)
         if self._report is not None and since != self._reported:
             self._reported = since
             self._report(why)
         return False
 
-    def __enter__(self) -> Watchdog:
+    def start(self) -> None:
         self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. Idempotent, after `start`."""
+        self._stop.set()
+        self._thread.join()
+
+    def __enter__(self) -> Watchdog:
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self.stop()
 
     def _watch(self) -> None:
-        while not self._stop.wait(min(1.0, self._limit_s / 4)):
+        while not self._stop.wait(min(1.0, self._limit_s / 4)) and self._core() is not None:
             self.check()

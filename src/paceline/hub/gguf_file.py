@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from paceline.errors import ModelError, UnsupportedError
 from paceline.hub.ggml_types import GGML_TYPES, GGMLType
 
 DOWNLOAD_AGAIN = "download it again (a .gguf that was cut off or changed on the way cannot be repaired)"
+
+_T = TypeVar("_T", int, str)
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _STRING, _ARRAY = 8, 9
@@ -79,6 +81,27 @@ class Metadata(Mapping[str, Any]):
 
     def __contains__(self, key: object) -> bool:
         return key in self.places  # the inherited way would decode the value
+
+    def integer(self, key: str, default: int | None = None) -> int | None:
+        """An integer; `default` when the key is missing. Raises ModelError for a value of another type."""
+        return self._typed(key, int, "an integer", default)
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """A string; `default` when the key is missing. Raises ModelError for a value of another type."""
+        return self._typed(key, str, "a string", default)
+
+    def _typed(self, key: str, kind: type[_T], expected: str, default: _T | None) -> _T | None:
+        if key not in self.places:
+            return default
+        value = self[key]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ModelError(
+                f"{self._path} has a {key!r} of the wrong type",
+                seen=f"{'array' if isinstance(value, list | np.ndarray) else type(value).__name__}: {value!r:.80}",
+                expected=expected,
+                fix=DOWNLOAD_AGAIN,
+            )
+        return value
 
     def index_of(self, key: str, text: str) -> int | None:
         """Position of `text` in an array of strings, without decoding the array; None when it is not in it."""
@@ -195,7 +218,7 @@ class GGUFFile:
         self._check_count(num_tensors, 24, "tensors")
         for _ in range(num_pairs):
             self._read_pair()
-        if (parts := self.metadata.get("split.count", 1)) > 1:
+        if (parts := self.metadata.integer("split.count") or 1) > 1:
             raise UnsupportedError(
                 f"{self.path} is one of {parts} files of a split model",
                 expected="one file",
@@ -252,8 +275,8 @@ class GGUFFile:
             *dims, kind, offset = struct.unpack_from(f"<{num_dims}QIQ", self._buffer, self._at + 4)
             self._at += 4 + 8 * num_dims + 12
             entries.append((name, tuple(reversed(dims)), kind, offset))
-        alignment = self.metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment < 1:
+        alignment = self.metadata.integer("general.alignment", 32)
+        if alignment is None or alignment < 1:
             raise ModelError(
                 f"{self.path} is corrupt at general.alignment",
                 seen=alignment,

@@ -28,7 +28,7 @@ _CONTROL_TOKEN = 3
 
 def spec_from_gguf(file: GGUFFile, *, name: str, revision: str = "") -> ModelSpec:
     """Raises UnsupportedError for what is not built (architecture, feature, tensor type), ModelError for bad values."""
-    arch = file.metadata.get("general.architecture")
+    arch = file.metadata.text("general.architecture", "")
     if arch not in ARCHITECTURES:
         raise UnsupportedError(
             f"{file.path} is of an architecture that paceline does not build",
@@ -39,10 +39,10 @@ def spec_from_gguf(file: GGUFFile, *, name: str, revision: str = "") -> ModelSpe
     file.check_types()
     get = Fields(file.metadata, str(file.path))
     tensors = file.tensors
-    if get.get(f"{arch}.expert_count"):
+    if num_experts := file.metadata.integer(f"{arch}.expert_count"):
         raise UnsupportedError(
             f"{file.path} is a mixture of experts",
-            seen=f"{get.get(f'{arch}.expert_count')} experts",
+            seen=f"{num_experts} experts",
             expected="a dense model",
         )
     embedding = tensors.get("token_embd.weight")
@@ -61,6 +61,7 @@ def spec_from_gguf(file: GGUFFile, *, name: str, revision: str = "") -> ModelSpe
                 f"{file.path} has heads of several widths", seen=f"{arch}.{key} {seen}", expected=str(head_dim)
             )
     max_position = get.integer(f"{arch}.context_length")
+    file.metadata.text(f"{arch}.rope.scaling.type")
     rope = rope_of_gguf(get, arch, theta=1_000_000.0 if arch == "gemma3" else 10_000.0, max_position=max_position)
     if (divisors := tensors.get("rope_freqs.weight")) is not None and divisors.type.name == "F32":
         rope = rope_from_divisors(rope, file.raw(divisors).view("<f4"), str(file.path))
@@ -99,12 +100,12 @@ def _layers(get: Fields, arch: str, num_layers: int, rope: RopeSpec) -> tuple[La
     full = LayerSpec(rope=rope)
     if arch not in _SLIDING_PATTERN:
         return (full,) * num_layers
-    pattern = get.get(f"{arch}.attention.sliding_window_pattern", _SLIDING_PATTERN[arch])
-    slides = (
-        [bool(flag) for flag in pattern]
-        if isinstance(pattern, np.ndarray)
-        else [(index + 1) % int(pattern) != 0 for index in range(num_layers)]
-    )
+    pattern = get.get(f"{arch}.attention.sliding_window_pattern")
+    if isinstance(pattern, np.ndarray):
+        slides = [bool(flag) for flag in pattern]
+    else:
+        every = get.integer(f"{arch}.attention.sliding_window_pattern", _SLIDING_PATTERN[arch])
+        slides = [(index + 1) % every != 0 for index in range(num_layers)]
     if len(slides) != num_layers:
         raise get.wrong(f"{arch}.attention.sliding_window_pattern", len(slides), f"{num_layers} entries")
     local = RopeSpec(theta=get.number(f"{arch}.rope.freq_base_swa", 10_000.0 if arch == "gemma3" else rope.theta))
@@ -130,13 +131,15 @@ def _same_everywhere(get: Fields, key: str, default: int | None = None) -> int:
             raise UnsupportedError(
                 f"{get.where} has layers of several sizes", seen=f"{key} {value.tolist()[:8]}", expected="one size"
             )
+        if value.dtype.kind not in "iu" or value[0] < 1:
+            raise get.wrong(key, value.tolist()[:8], "positive integers")
         return int(value[0])
     return get.integer(key, default)
 
 
 def _file_type(file: GGUFFile) -> str:
     """Name of the mix; when the file does not say, the type that most weights have."""
-    if (known := FILE_TYPES.get(file.metadata.get("general.file_type", -1))) is not None:
+    if (known := FILE_TYPES.get(file.metadata.integer("general.file_type", -1) or 0)) is not None:
         return known
     weights: dict[str, int] = {}
     for info in file.tensors.values():

@@ -3,7 +3,8 @@
 The order of operations on one row of logits:
 
     1. logit_bias    2. min_tokens    3. grammar mask    4. penalties          (logit_rules.py, in place)
-    5. greedy: the largest logit wins, ties go to the lowest id; nothing below applies. top_k = 1 is greedy too.
+    5. greedy: the largest logit wins, ties go to the lowest id; nothing below applies. So do top_k = 1, and a
+       temperature so low that it may be 0 in float32 (`SamplingParams.greedy`).
     6. temperature: z = (logit - largest logit) / temperature
     7. top_k: keep ids whose z is at least the k-th largest
     8. top_p: keep an id when the probability strictly above it, in what step 7 left, is below top_p
@@ -52,7 +53,7 @@ class Draws:
     """What S draws need besides logits: numpy arrays of S entries."""
 
     greedy: np.ndarray  # bool; top_k = 1 counts as greedy
-    temperature: np.ndarray  # float32, above 0; 1 where greedy
+    temperature: np.ndarray  # float32, GREEDY_BELOW or more; 1 where greedy
     top_k: np.ndarray  # int64, 0 = off
     top_p: np.ndarray  # float64, 1 = off
     min_p: np.ndarray  # float64, 0 = off

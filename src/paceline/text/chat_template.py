@@ -99,7 +99,8 @@ class ChatTemplate:
             "documents": _plain(variables.get("documents")),
             "add_generation_prompt": add_generation_prompt,
         }
-        from paceline.text.template_sandbox import TemplateLimitError, line_of, run_template
+        from paceline.text.template_limits import TemplateLimitError
+        from paceline.text.template_sandbox import line_of, run_template
 
         try:
             return run_template(template, values, max_chars=max_chars)

@@ -30,6 +30,7 @@ from paceline.contracts.slo import Timeline
 from paceline.errors import RequestError
 from paceline.text.chat_template import MAX_CHARS, ChatTemplate, Message
 from paceline.text.detokenizer import Detokenizer
+from paceline.text.guard import SpecialGuard
 from paceline.text.tokenizer import TextTokenizer, utf8
 
 TextPrompt: TypeAlias = str | Sequence[int] | np.ndarray | Sequence[Message]
@@ -106,6 +107,7 @@ class TextPipeline:
         self.template = template if template is not None else ChatTemplate({}, special_tokens=tokenizer.special_tokens)
         self._max_bytes = None if max_model_len is None else max_model_len * tokenizer.longest_token_bytes
         self._max_model_len = max_model_len
+        self._guard = SpecialGuard(tokenizer)
 
     def encode_prompt(
         self,
@@ -128,8 +130,14 @@ class TextPipeline:
             raise _malformed(prompt)
         elif len(prompt) and isinstance(prompt[0], Mapping):
             max_chars = MAX_CHARS if self._max_bytes is None else self._max_bytes
-            text = self.template.render(prompt, **{"max_chars": max_chars, **(chat_options or {})})  # type: ignore[arg-type]
-            ids = self._encode_text(text, False, True)
+            options = {"max_chars": max_chars, **(chat_options or {})}
+            (messages, options), hidden = self._guard.hide((prompt, options), self.template.sources.values())
+            text = self.template.render(messages, **options)
+            if hidden:
+                self._check_size("".join([hidden.get(character, character) for character in text]))
+                ids = self._guard.encode(text, hidden)
+            else:
+                ids = self._encode_text(text, False, True)
         else:
             return self._checked_ids(prompt)
         if not ids:
@@ -167,7 +175,7 @@ class TextPipeline:
         """For one sequence's outputs; with n > 1 choices, one stream for each."""
         return TextStream(self.tokenizer, skip_special=skip_special)
 
-    def _encode_text(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    def _check_size(self, text: str) -> None:
         size = len(utf8(text))
         if self._max_bytes is not None and size > self._max_bytes:
             raise RequestError(
@@ -177,6 +185,9 @@ class TextPipeline:
                 expected=f"at most {self._max_model_len} tokens, which {self._max_bytes} bytes never fit into less of",
                 fix="shorten the prompt",
             )
+
+    def _encode_text(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        self._check_size(text)
         ids = self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
         bos = self.tokenizer.bos_token_id
         if add_special and parse_special and len(ids) > 1 and ids[0] == ids[1] == bos:

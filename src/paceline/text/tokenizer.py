@@ -7,7 +7,7 @@ stop strings in bytes. Two things follow. A vocabulary that puts a space before 
 sequence shows as U+FFFD once for each maximal broken part, as SentencePiece and byte-level vocabularies have it.
 
 Special tokens *in* text are text (`parse_special=False`) unless the caller asks: a user who types "<|im_end|>" cannot
-end a turn. Rendered chat templates ask.
+end a turn. Rendered chat templates ask, for the tokens the template itself writes (`guard.py`).
 """
 
 from __future__ import annotations

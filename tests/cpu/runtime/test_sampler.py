@@ -105,6 +105,14 @@ def test_the_fast_ways_agree_with_the_wide_one(way: str, monkeypatch: pytest.Mon
     assert tokens_of(logits, params, list(range(200))) == fast
 
 
+@pytest.mark.parametrize("fields", [{"top_p": 0.9}, {"top_k": 5}, {"typical_p": 0.5}, {}])
+def test_a_temperature_that_is_zero_in_float32_or_nearly_so_is_greedy(fields: dict[str, Any]) -> None:
+    torch.manual_seed(5)
+    logits = torch.randn(4, 3000)
+    params = [params_of(temperature=t, **fields) for t in (1e-50, 7e-46, 9e-6, 1e-5)]
+    assert tokens_of(logits, params, [0] * 4) == logits.argmax(1).tolist()
+
+
 def test_largest_logit_wins_and_ties_go_to_the_lowest_id() -> None:
     logits = torch.randn(4, 1000).clamp(max=5.0)
     logits[0, [17, 400, 999]] = 7.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from tests.pure.engine.driver import BYTES, EOS, VOCAB, Driver, request
 
-from paceline.contracts.request import MediaSpan, TokenPrompt, TracePrompt
+from paceline.contracts.request import FinishReason, MediaSpan, TokenPrompt, TracePrompt, expand_choices
+from paceline.contracts.slo import Slo
 from paceline.engine.stop import StopRules
 from paceline.errors import QueueFullError, RequestError
 
@@ -40,6 +42,22 @@ def refused(driver: Driver, wrong: Any) -> RequestError:
         (request(1, 3, grammar=b"{}"), "grammar"),
         (request(1, 3, adapter_digest=b"x"), "adapter_digest"),
         (request(1, 3, stop_strings=(b"",)), "stop"),
+        (request(1, 3, stop_strings=(b"x",) * 17), "stop"),
+        (request(1, 3, stop_strings=(b"x" * 1025,)), "stop"),
+        (request(1, 3, leader=1), "leader"),
+        (request(1, 3, priority=2**31), "priority"),
+        (request(1, 3, priority=1.0), "priority"),
+        (request(1, 3, priority=True), "priority"),
+        (request(1, 3, arrival=float("nan")), "arrival"),
+        (request(1, 3, arrival=None), "arrival"),
+        (request(1, 3, deadline=float("nan")), "deadline"),
+        (request(1, 3, deadline=float("inf")), "deadline"),
+        (request(1, 3, deadline=10**400), "deadline"),
+        (request(1, 3, deadline="1"), "deadline"),
+        (request(1, 3, queue_deadline=float("nan")), "queue_deadline"),
+        (request(1, 3, slo=Slo(ttft_s=float("nan"))), "slo"),
+        (request(1, 3, slo=Slo(tpot_s=float("inf"))), "slo"),
+        (request(1, 3, slo=Slo(e2e_s=float("nan"))), "slo"),
     ],
 )
 def test_a_wrong_request_is_refused_with_its_parameter_and_changes_nothing(wrong: Any, param: str) -> None:
@@ -102,6 +120,47 @@ def test_the_queue_is_bounded_in_requests_and_in_tokens() -> None:
     driver.step()
     driver.add(request(4, 1))
     assert driver.scheduler.num_waiting == 1
+
+
+def test_a_deadline_that_is_no_number_keeps_nobody_elses_from_coming_due() -> None:
+    driver = Driver()
+    with contextlib.suppress(RequestError):
+        driver.add(request(0, 3, None, deadline=float("nan")))
+    driver.add(request(1, 3, None, deadline=0.5))
+    driver.step(1.0)
+    assert driver.last(1).finish is FinishReason.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"tenant": "other"}, {"cache_salt": b"other"}, {"prompt": TokenPrompt(ids=np.arange(10, dtype=np.int32))}],
+)
+def test_a_leader_of_another_call_is_refused(fields: dict[str, Any]) -> None:
+    first, second = expand_choices(request(1, 10), [2])
+    driver = Driver().add(first)
+    with pytest.raises(RequestError, match="same call") as caught:
+        driver.add(msgspec.structs.replace(second, **fields))
+    assert caught.value.param == "leader"
+    driver.add(second).run()
+    assert driver.ids(2) == driver.ids(1)
+
+
+def test_a_follower_is_nobodys_leader_so_there_are_no_cycles() -> None:
+    first, second = expand_choices(request(1, 10), [2])
+    driver = Driver().add(second)  # its leader is not there, which is normal
+    with pytest.raises(RequestError) as caught:
+        driver.add(msgspec.structs.replace(first, leader=2))
+    assert caught.value.param == "leader"
+    driver.run()
+
+
+def test_choices_share_the_automaton_of_their_stop_strings() -> None:
+    driver = Driver()
+    one, other = rules_of(driver, stop=("END",)).matcher, rules_of(driver, stop=("END",)).matcher
+    assert one is not None
+    assert other is not None
+    assert one is not other
+    assert one._automaton is other._automaton
 
 
 def rules_of(driver: Driver, **fields: Any) -> StopRules:

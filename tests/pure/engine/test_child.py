@@ -26,8 +26,10 @@ def argv(mode: str) -> list[str]:
 
 
 @contextmanager
-def child(mode: str = "serve") -> Iterator[ChildClient]:
-    client = ChildClient(argv(mode), environment={**os.environ, "PYTHONPATH": str(ROOT)}, start_timeout_s=30.0)
+def child(mode: str = "serve", command: list[str] | None = None) -> Iterator[ChildClient]:
+    client = ChildClient(
+        command or argv(mode), environment={**os.environ, "PYTHONPATH": str(ROOT)}, start_timeout_s=30.0
+    )
     try:
         yield client
     finally:
@@ -65,6 +67,8 @@ def test_a_child_gives_the_same_tokens_as_the_engine_here() -> None:
         assert all(f.last.usage is not None and f.last.timeline is not None for f in there.values())
 
         # what is wrong with one request is raised here, and hurts nobody
+        with pytest.raises(RequestError, match="does not decode"):
+            client.decisions("ten")  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="vocabulary") as caught:
             client.submit(make_request(10, [1], sampling={"stop_token_ids": (VOCAB + 5,)}))
         assert caught.value.param == "stop_token_ids"
@@ -160,13 +164,71 @@ def test_a_killed_child_is_noticed_while_waiting() -> None:
         assert "signal 9" in (collect(pull(client, 1))[0].last.error or "")
 
 
-def test_a_child_does_not_outlive_its_parent() -> None:
+# a child whose step never ends, or whose calls thread fails; both end soon if they are told to
+STUCK = """
+import sys, threading
+from paceline.engine import child
+from paceline.engine.loop import EngineCore
+from tests.fakes.builders import scripted_engine
+child._PARENT_GRACE_S = 0.2
+def hang(plan):
+    threading.Event().wait()
+core = scripted_engine().core
+core.executor.submit = hang
+sys.exit(child.serve_child(core, sys.argv[1]))
+"""
+NO_CALLS = """
+import sys
+from paceline.engine import child
+from tests.fakes.builders import scripted_engine
+def fail(self, call):
+    raise SystemExit(1)
+child._Server._answer = fail
+sys.exit(child.serve_child(scripted_engine().core, sys.argv[1]))
+"""
+
+
+def test_a_child_that_can_answer_no_calls_ends() -> None:
+    with child(command=[sys.executable, "-c", NO_CALLS]) as client, pytest.raises(EngineDeadError, match="died"):
+        client.submit(make_request(0, [1, 2]))
+
+
+def test_a_call_to_a_dead_child_says_so_and_leaves_nothing_open() -> None:
+    for call in ("stats", "submit"):
+        with child() as client:
+            client.submit(make_request(0, [1, 2], 200, sampling={"ignore_eos": True}))
+            os.kill(client.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, client.pid, os.WEXITED | os.WNOWAIT)
+            with pytest.raises(EngineDeadError, match="signal 9"):
+                client.stats() if call == "stats" else client.submit(make_request(1, [1, 2]))
+            assert not client._open
+            ended = collect(list(client.outputs()))
+            assert {i: f.reason for i, f in ended.items()} == {0: "error"}
+
+
+def test_a_close_ends_what_is_open_with_an_error() -> None:
+    with child("slow") as client:
+        for i in range(2):
+            client.submit(make_request(i, [1, 2, i], 200, sampling={"ignore_eos": True}))
+    ended = collect(list(client.outputs()))
+    assert {i: f.reason for i, f in ended.items()} == {0: "error", 1: "error"}
+    assert "closed" in (ended[0].last.error or "")
+    with pytest.raises(EngineDeadError, match="closed"):
+        list(client.outputs())
+
+
+@pytest.mark.parametrize(
+    ("command", "busy"),
+    [(argv("serve"), False), (argv("slow"), True), ([sys.executable, "-c", STUCK], True)],
+    ids=["idle", "busy", "stuck"],
+)
+def test_a_child_does_not_outlive_its_parent(command: list[str], busy: bool) -> None:
     code = (
         "import sys, time\n"
         "from paceline.engine.client import ChildClient\n"
         "from tests.fakes.builders import make_request\n"
-        f"client = ChildClient({argv('slow')!r})\n"
-        "client.submit(make_request(0, [1, 2], 200, sampling={'ignore_eos': True}))\n"
+        f"client = ChildClient({command!r})\n"
+        f"{busy} and client.submit(make_request(0, [1, 2], 200, sampling={{'ignore_eos': True}}))\n"
         "print(client.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -178,5 +240,7 @@ def test_a_child_does_not_outlive_its_parent() -> None:
         parent.wait()
         end = time.monotonic() + 10
         while is_running(pid):
-            assert time.monotonic() < end, "the child is an orphan"
+            if time.monotonic() > end:
+                os.kill(pid, signal.SIGKILL)
+                raise AssertionError("the child is an orphan")
             time.sleep(0.05)

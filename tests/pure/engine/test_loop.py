@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -287,3 +289,70 @@ def test_a_closed_engine_takes_nothing() -> None:
     built.core.close()
     with pytest.raises(EngineError, match="closed"):
         built.core.submit(make_request(0, [1]))
+
+
+def test_a_closed_engine_tells_how_its_open_requests_ended_once() -> None:
+    built = scripted_engine(max_rows=1)
+    for i in range(2):
+        built.core.submit(make_request(i, [1, 2], 30, sampling={"ignore_eos": True}))
+    built.step()
+    built.core.close()
+    assert built.core.has_work
+    assert built.core.idle_s() == 0.0
+    ended = collect(built.core.step())
+    assert [(i, f.reason) for i, f in ended.items()] == [(0, "error"), (1, "error")]
+    assert "closed" in (ended[0].last.error or "")
+    assert built.core.step() == []
+    assert not built.core.has_work
+    assert built.core.idle_s() is None
+
+
+@pytest.mark.parametrize("method", ["submit", "sample", "poll"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_interrupted_step_ends_the_engine_and_says_so(
+    depth: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = scripted_engine(depth=depth)
+    for i in range(2):
+        built.core.submit(make_request(i, [1, 2, i], 30, sampling={"ignore_eos": True}))
+    built.step()
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(built.executor, method, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        built.core.step()
+    monkeypatch.undo()
+    assert built.core.has_work  # the ends are not pulled yet
+    ended = collect(built.core.step())
+    assert {i: f.reason for i, f in ended.items()} == {0: "error", 1: "error"}
+    assert all("a step was interrupted (KeyboardInterrupt)" in (f.last.error or "") for f in ended.values())
+    assert not built.core.healthy
+    assert not built.core.has_work
+    with pytest.raises(EngineError, match="interrupted"):
+        built.core.submit(make_request(9, [1]))
+
+
+def test_what_an_abort_ended_is_worth_a_step() -> None:
+    built = scripted_engine(max_wait_ms=1000.0)
+    built.core.submit(make_request(0, [1, 2]))
+    assert built.step() == []
+    built.core.abort(0)
+    assert built.core.idle_s() == 0.0
+    assert [o.finish for o in built.core.step()] == [FinishReason.ABORT]
+    assert built.core.idle_s() is None
+
+
+def test_a_watchdog_does_not_keep_its_engine() -> None:
+    built = scripted_engine()
+    watchdog = Watchdog(built.core, built.clock, limit_s=0.04)
+    gone = weakref.ref(built.core)
+    watchdog.start()
+    del built
+    gc.collect()
+    assert gone() is None
+    assert watchdog.check()
+    watchdog._thread.join(10)
+    assert not watchdog._thread.is_alive()
+    watchdog.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.pure.engine.driver import Driver, PerToken, admitted, request, rows_of
 
@@ -205,7 +206,50 @@ def test_a_choice_whose_first_was_never_there_takes_the_ordinary_way() -> None:
     assert admitted(driver.step()) == [2]
 
 
+def test_one_that_took_the_id_of_a_leader_that_is_gone_is_not_taken_for_it() -> None:
+    _, second = expand_choices(request(1, 10, 4, n=2), [2])
+    driver = Driver(max_rows=2, prefix_caching=False).add(second)  # its leader is gone
+    driver.add(request(1, [*range(10)], 4))
+    assert admitted(driver.step()) == [1, 2]
+    assert driver.plans[0].count.tolist() == [10, 10]  # nothing is forked from the stranger
+    late = Driver(max_rows=1, prefix_caching=False).add(second, request(1, [*range(10)], 4)).run()
+    assert Reason.LEADER_PREFILL not in late.reasons(2)
+
+
+def test_a_first_choice_of_a_lower_class_is_not_waited_for() -> None:
+    first, second = expand_choices(request(1, 10, 4, n=2, priority=5), [2])
+    driver = Driver(prefill_chunk_tokens=4, prefix_caching=False).add(first)
+    driver.step()
+    driver.add(msgspec.structs.replace(second, priority=0))
+    assert admitted(driver.step()) == [2]
+    driver.run()
+    assert driver.ids(2) == [0, 1, 2, 3]
+
+
+def test_a_choice_resumed_at_another_place_than_the_first_takes_the_ordinary_way() -> None:
+    first, second = expand_choices(request(1, 10, 4, n=2), [2])
+    driver = Driver(prefill_chunk_tokens=4, prefix_caching=False)
+    driver.add(first, msgspec.structs.replace(second, prior_output=(0, 1)))
+    assert admitted(driver.step()) == [1, 2]
+    driver.run()
+    assert driver.ids(2) == [2, 3]
+
+
 # classes
+
+
+def test_a_prefix_that_a_lower_class_computes_is_not_waited_for() -> None:
+    driver = Driver(max_num_batched_tokens=16, num_blocks=200).add(request(1, LONG, 2, priority=5))
+    driver.step()
+    driver.add(request(2, [*LONG, 1], 2, priority=0))
+    for i in range(3, 12):  # as long as these come, the first one is not computed
+        driver.add(request(i, 16, 1, priority=0))
+        driver.step()
+    assert Reason.PREFIX_IN_FLIGHT not in driver.reasons(2)
+    assert len(driver.ids(2)) == 2
+    assert driver.ids(1) == []
+    driver.run()
+    assert driver.ids(1) == [0, 1]
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -121,6 +121,38 @@ def test_many_classes_leave_nothing_behind() -> None:
     assert queue._priorities == []
 
 
+def test_classes_are_left_behind_neither_by_aborts_nor_by_the_fair_policy() -> None:
+    for policy in ("priority", "fair"):
+        queue = filled(policy, state(0, priority=0))
+        for i in range(1, 2000):
+            gone, served = state(2 * i, priority=i), state(2 * i + 1, priority=-i)
+            queue.push(gone)
+            queue.push(served)
+            queue.discard(gone)
+            gone.phase = Phase.FINISHED_ABORT
+            assert queue.pop() is served
+            served.phase = Phase.RUNNING
+            if policy == "fair":
+                queue.charge(served, 10)
+        assert queue._priorities == [0]
+        assert len(queue._classes) <= 1 + 64
+        assert drain(queue) == [0]
+
+
+def test_a_class_forgotten_under_a_running_request_is_no_trouble() -> None:
+    queue = filled("fair", state(1, priority=7, tenant="t"))
+    head = queue.pop()
+    queue.charge(head, 10)
+    assert queue.debt(head) == 10.0  # nobody waits in its class, and it is remembered
+    for i in range(100):
+        queue.push(state(i + 2, priority=100 + i))
+        queue.pop()
+    queue.charge(head, 10)
+    assert queue.debt(head) == 0.0
+    queue.push(head)
+    assert queue.pop() is head
+
+
 def test_the_fair_policy_serves_the_least_served_tenant_and_ties_go_by_name() -> None:
     queue = filled("fair", *(state(i, float(i), tenant="b" if i < 4 else "a") for i in range(6)))
     order = []

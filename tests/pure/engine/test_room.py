@@ -97,6 +97,17 @@ def test_a_victim_in_flight_is_recomputed_and_its_result_dropped() -> None:
     assert usage.computed_tokens - usage.wasted_tokens == 7 + 12 - 1
 
 
+def test_asking_what_is_on_its_way_builds_no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(block_size=4, depth=2, prefix_caching=False).add(request(1, 7, 12), request(2, 7, 12))
+    driver.plan()
+    driver.plan()
+    driver.scheduler.abort(1, driver.now)
+    on_its_way = driver.kv.stats().limbo
+    assert on_its_way > 0
+    monkeypatch.setattr(driver.kv, "stats", None)
+    assert driver.scheduler._builder.room.num_coming() == on_its_way
+
+
 @pytest.mark.parametrize("depth", [2, 3])
 def test_while_blocks_are_on_their_way_back_nobody_else_has_to_go(depth: int) -> None:
     driver = Driver(num_blocks=12, block_size=4, max_rows=3, depth=depth, prefix_caching=False)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.contracts.request import FinishReason, TokenLogprob
-from paceline.engine.stop import StopAutomaton, StopMatcher, StopRules
+from paceline.engine.stop import StopAutomata, StopAutomaton, StopMatcher, StopRules
 
 TOKENS = [b"a", b"b", b"c", b"ab", b"abc", b"bca", b"", b"aa", b"xyz"]
 
@@ -36,6 +36,23 @@ def test_a_failed_match_falls_back_to_the_longest_suffix_that_may_still_match() 
     assert index == -1
     assert automaton.depth[node] == 2
     assert automaton.run(node, b"b")[2] == 0
+
+
+def test_automata_are_shared_and_bounded_in_number_and_size() -> None:
+    automata = StopAutomata(max_count=3, max_bytes=10)
+    first = automata.of((b"a", b"b"))
+    assert automata.of((b"a", b"b")) is first
+    for patterns in ((b"c",), (b"d",)):
+        automata.of(patterns)
+        assert automata.of((b"a", b"b")) is first
+    automata.of((b"e",))
+    assert len(automata) == 3
+    assert automata.of((b"a", b"b")) is first  # the one asked for longest ago had to go
+    big = automata.of((b"x" * 50,))
+    assert len(automata) == 1
+    assert automata.of((b"x" * 50,)) is big
+    assert automata.of((b"a", b"b")) is not first
+    assert len(automata) == 1
 
 
 @pytest.mark.parametrize("special", [b"]", b"^", b"\\", b"-", b"\x00", b"\xff"])

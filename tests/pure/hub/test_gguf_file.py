@@ -168,3 +168,13 @@ def test_tensor_types_without_numbers_are_refused_by_name(tmp_path: Path) -> Non
         file.check_types()
     assert caught.value.seen == "Q8_K"
     assert "Q4_K" in caught.value.expected
+
+
+@pytest.mark.parametrize("key", ["split.count", "general.alignment"])
+@pytest.mark.parametrize("item", ["three", [1, 2], 2.5, True, ["x"]])
+def test_a_header_value_of_the_wrong_type_is_named(tmp_path: Path, key: str, item: object) -> None:
+    with pytest.raises(ModelError, match=key) as caught:
+        GGUFFile(save(tmp_path, gguf_bytes({key: item}, {})))
+    assert caught.value.seen
+    assert caught.value.expected == "an integer"
+    assert caught.value.fix

@@ -192,3 +192,42 @@ def test_sizes_per_layer_are_fine_when_they_agree(tmp_path: Path) -> None:
 def test_weight_type_is_the_files_mix_or_the_commonest_type(tmp_path: Path) -> None:
     assert spec(tmp_path, "llama", general__file_type=15).weight_dtype == "gguf:Q4_K_M"
     assert spec(tmp_path, "llama", general__file_type=None).weight_dtype == "gguf:F32"
+
+
+@pytest.mark.parametrize(
+    ("key", "item", "expected"),
+    [
+        ("general.architecture", ["llama", "qwen2"], "a string"),
+        ("general.architecture", [1, 2], "a string"),
+        ("general.architecture", 3, "a string"),
+        ("general.file_type", [1, 2], "an integer"),
+        ("general.file_type", ["Q8_0"], "an integer"),
+        ("llama.expert_count", [0, 0], "an integer"),
+        ("llama.attention.head_count_kv", [0, 0], "positive integers"),
+        ("llama.attention.head_count", [1.5, 1.5], "positive integers"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_a_model_error_with_its_key(
+    tmp_path: Path, key: str, item: Any, expected: str
+) -> None:
+    short = key.removeprefix("llama.").replace(".", "__")
+    with pytest.raises(ModelError, match=key) as caught:
+        spec(tmp_path, "llama", **{short: item})
+    assert caught.value.seen is not None
+    assert caught.value.expected == expected
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_no_value_of_any_type_raises_anything_but_our_errors(tmp_path: Path, arch: str) -> None:
+    path = tmp_path / "keys.gguf"
+    path.write_bytes(model_bytes(arch))
+    extra = ("split.count", f"{arch}.attention.sliding_window_pattern", f"{arch}.rope.scaling.type")
+    refused = 0
+    for key in [*GGUFFile(path).metadata, *extra]:
+        for item in ("text", 0, 2.5, True, [0, 0], [1.5, 1.5], ["a", "b"]):
+            try:
+                spec(tmp_path, arch, **{key.removeprefix(f"{arch}.").replace(".", "__"): item})
+            except PacelineError:
+                refused += 1
+    assert refused > 40

@@ -188,7 +188,9 @@ def test_a_pulled_alias_is_found_listed_and_removed(tmp_path: Path) -> None:
         ("../x", "check the path"),
     ],
 )
-def test_unknown_names_are_explained(tmp_path: Path, name: str, words: str) -> None:
+def test_unknown_names_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(ModelError) as caught:
         resolve(name, tmp_path, download=False)
     assert words in str(caught.value)

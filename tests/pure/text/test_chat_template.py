@@ -9,9 +9,9 @@ import pytest
 from tests.pure.text.vocabularies import write_folder
 
 from paceline.errors import ConfigError, ModelError, RequestError
-from paceline.text import ChatTemplate
+from paceline.text import ChatTemplate, template_sandbox
 from paceline.text.gguf_vocabulary import templates_from_gguf
-from paceline.text.template_sandbox import MAX_STEPS
+from paceline.text.template_limits import MAX_STEPS
 
 FOLDER = Path(__file__).parent / "templates"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -25,6 +25,9 @@ TURNS = [
 SYSTEM = {"role": "system", "content": "Be terse."}
 TOOLS = [{"type": "function", "function": {"name": "größe", "parameters": {"type": "object", "properties": {"x": {}}}}}]
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": ["<é>"]}}}]}
+
+
+BIG = "{% set b = 'x' * 4000000 %}"
 
 
 def shipped(name):
@@ -164,6 +167,41 @@ def test_a_missing_key_is_named_with_its_message():
         "{{ 10 ** (10 ** 9) }}",
         "{% set n = namespace(a='x') %}{% for i in range(99) %}{% set n.a = n.a + n.a %}{% endfor %}{{ n.a }}",
         "{% for i in range(90000) %}" + "x" * 99 + "{% endfor %}",
+        # text out of text
+        BIG + "{{ b ~ b ~ b ~ b ~ b }}",
+        BIG + "{% set t = namespace(a=b) %}{% for i in range(30) %}{% set t.a = t.a ~ t.a %}{% endfor %}",
+        BIG + "{% for i in range(99) %}{% set b %}{{ b }}{{ b }}{% endset %}{% set t = b[1:] %}{% endfor %}",
+        BIG + "{{ b.replace('x', 'xxxxxxxxxx') }}",
+        BIG + "{{ b|replace('x', 'xxxxxxxxxx') }}",
+        BIG + "{{ b.join('xxxxxxxxxx') }}",
+        BIG + "{{ 'xxxxxxxxxx'|join(b) }}",
+        BIG + "{{ ([b] * 10)|join }}",
+        BIG + "{{ ''.join([b] * 10) }}",
+        BIG + "{{ ([b] * 10)|tojson }}",
+        BIG + "{{ '{0}{0}{0}{0}{0}'.format(b) }}",
+        BIG + "{{ '%(a)s%(a)s%(a)s%(a)s%(a)s' % {'a': b} }}",
+        BIG + "{% set x %}{% for i in range(99) %}{{ b }}{% endfor %}{% endset %}",
+        BIG + "{% macro f() %}{{ b }}{{ b }}{{ b }}{% endmacro %}{{ f() ~ f() }}",
+        # widths
+        "{{ 'x'.center(10**9) }}",
+        "{{ 'x'.ljust(10**9) }}",
+        "{{ 'x'.rjust(10**9) }}",
+        "{{ '7'.zfill(10**9) }}",
+        "{{ '\\t'.expandtabs(10**9) }}",
+        "{{ 'x'|center(10**9) }}",
+        "{{ 'x'|indent(10**9, true) }}",
+        "{{ '{:>999999999}'.format(1) }}",
+        "{{ '{:>{w}}'.format(1, w=10**9) }}",
+        "{{ '{a:>999999999}'.format_map({'a': 1}) }}",
+        "{{ '%999999999d' % 1 }}",
+        "{{ '%*d' % (10**9, 1) }}",
+        "{{ '%999999999d'|format(1) }}",
+        "{{ [1]|tojson(indent=10**9) }}",
+        "{{ [1]|batch(10**9, 'x')|list }}",
+        "{{ [1]|slice(10**9)|list }}",
+        "{{ (5).to_bytes(10**9) }}",
+        "{{ ('x'.encode() * 10**9)|length }}",
+        "{{ ['x']|map('center', 10**9)|list }}",
     ],
 )
 def test_a_template_that_runs_away_is_stopped(source):
@@ -171,9 +209,64 @@ def test_a_template_that_runs_away_is_stopped(source):
         one(source)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set r = range(400) %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
+        "{% set r = range(400)|list %}{% for i in r %}{% for j in r if j %}{% endfor %}{% endfor %}",
+        "{% set r = range(400) %}{% for i in r %}{% for j in r %}{{ loop.last or '' }}{% endfor %}{% endfor %}",
+        "{% set r = range(40)|list %}{% for i in [r] * 60 recursive %}{{ loop([r] * 60) if loop.depth < 9 }}"
+        "{% endfor %}",
+        "{% set r = range(400)|list %}{% for i in r %}{% if 'x' in r %}{% endif %}{% endfor %}",
+        "{% set r = range(400)|list %}{% for i in r %}{% if r|sum %}{% endif %}{% endfor %}",
+        "{% set r = range(400)|list %}{% for i in r %}{% if i is in(r) %}{% endif %}{% endfor %}",
+        "{% set l = namespace(a=[1, 2]) %}{% for i in range(40) %}{% set l.a = [l.a, l.a] %}{% endfor %}{{ l.a }}",
+    ],
+)
+def test_loops_over_what_a_template_keeps_count(source, monkeypatch):
+    monkeypatch.setattr(template_sandbox, "MAX_STEPS", 50_000)  # the real limit takes seconds to reach
+    with pytest.raises(RequestError, match="past its limits"):
+        one(source)
+
+
 def test_a_template_within_its_limits_is_not_stopped():
     assert len(one("{% for i in range(90000) %}x{% endfor %}")) == 90000
     assert MAX_STEPS > 90000
+
+
+def test_a_long_chat_of_long_messages_is_within_the_limits():
+    turns = [{"role": ("user", "assistant")[i % 2], "content": f"{i} " + "word " * 400} for i in range(1001)]
+    for name in ("chatml", "llama3", "qwen", "gemma", "mistral"):
+        assert len(shipped(name).render(turns, max_chars=1 << 23)) > 2_000_000
+    assert len(shipped("qwen").render([{"role": "user", "content": "x" * (1 << 22)}], max_chars=1 << 23)) > 1 << 22
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "{% for i in [1, 2, 3] %}{{ loop.index }}/{{ loop.length }}{{ ';' if not loop.last }}{% endfor %}",
+            "1/3;2/3;3/3",
+        ),
+        ("{% for i in [1, 2, 3] if i != 2 %}{{ i }}{{ loop.revindex }}{% else %}none{% endfor %}", "1231"),
+        ("{% for i in nothing %}{% else %}none{% endfor %}", "none"),
+        ("{% for k, v in {'a': 1}.items() %}{{ k ~ '=' ~ v ~ none }}{% endfor %}", "a=1None"),
+        ("{% for i in [1, [2, [3]]] recursive %}{{ loop(i) if i is iterable else i }}{% endfor %}", "123"),
+        ("{{ [1, 2]|join('-') }} {{ [{'a': 1}, {'a': 2}]|join('+', attribute='a') }}", "1-2 1+2"),
+        ("{{ '%s %5.1f' % ('a', 2) }} {{ '%(k)s' % {'k': 1} }} {{ 7 % 4 }}", "a   2.0 1 3"),
+        ("{{ '{:>4}|{a[b]}'.format(7, a={'b': 1}) }} {{ '{x}'.format_map({'x': 2}) }}", "   7|1 2"),
+        (
+            "{{ 'abc'[1:] ~ 'abc'[::-1] }} {{ 'b' in 'abc' }} {{ 1 < 2 < 3 }} {{ 'a' not in {'a': 1} }}",
+            "bccba True True False",
+        ),
+        ("{% macro f(x) %}<{{ x }}{{ caller() }}>{% endmacro %}{% call f(1) %}c{% endcall %}", "<1c>"),
+        ("{{ ' a '.strip() }}{{ 'a.b'.split('.')|last }}{{ 'x'.center(3) }}{{ 'aa'.replace('a', 'b', 1) }}", "ab x ba"),
+        ("{{ [3, 1]|sort|map('string')|list }}{{ 'a\\nb'|indent(2) }}", "['1', '3']a\n  b"),
+        ("{% filter upper %}a{{ 'b' }}{% endfilter %}{% set x | upper %}c{% endset %}{{ x }}", "ABC"),
+    ],
+)
+def test_counting_changes_nothing_a_template_says(source, text):
+    assert one(source) == text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,3 +224,12 @@ def test_gguf_kinds_that_cannot_be_built_are_refused():
 def test_half_a_surrogate_pair_is_refused_with_its_place():
     with pytest.raises(RequestError, match=r"U\+D83E at character 2"):
         byte_level_tokenizer().encode("ab\ud83e")
+
+
+@pytest.mark.parametrize("key", sorted(byte_level_metadata()))
+@pytest.mark.parametrize("item", [2.5, ["a"], np.ones(2)], ids=["float", "strings", "array"])
+def test_a_vocabulary_key_of_the_wrong_type_is_a_model_error_with_its_key(key, item):
+    if key in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges") and isinstance(item, list):
+        item = [1]
+    with pytest.raises(ModelError, match=key.rsplit(".")[-1]):
+        tokenizer_from_gguf(byte_level_metadata() | {key: item})
