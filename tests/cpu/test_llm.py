@@ -314,11 +314,11 @@ def test_a_bad_prompt_is_refused_and_the_good_ones_beside_it_leave_nothing_open(
         ("temprature", 1.0, "did you mean temperature"),
         ("max_token", 1, "did you mean max_tokens"),
         ("zzz", 1, "one of n, max_tokens"),
-        ("max_tokens", -1, "at least 1"),
+        ("max_tokens", -1, "1 to "),
         ("max_tokens", "8", "wrong type"),
         ("n", 1.5, "wrong type"),
         ("top_p", 0.0, "above 0"),
-        ("stop", ("",), "no empty string"),
+        ("stop", ("",), "non-empty strings"),
         ("stop_token_ids", (99_999,), "outside the vocabulary"),
     ],
 )

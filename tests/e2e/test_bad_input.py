@@ -59,7 +59,7 @@ def test_prompt_too_long(paceline: Run) -> None:
 
 @pytest.mark.model
 def test_negative_max_tokens(paceline: Run) -> None:
-    refused(paceline("generate", "hi", "-m", MODEL, "--max-tokens", "-5"), "max_tokens", "-5", "at least 1")
+    refused(paceline("generate", "hi", "-m", MODEL, "--max-tokens", "-5"), "max_tokens", "-5", "1 to 2147483647")
 
 
 def test_unknown_option_names_the_nearest(paceline: Run) -> None:
