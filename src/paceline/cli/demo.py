@@ -24,7 +24,7 @@ QUESTION = "In two sentences: why does a library lend books for four weeks only?
 def demo(
     report: Annotated[Path, typer.Option("--report", help="Folder of the report.")] = Path("out/demo"),
     load_seed: Annotated[int, typer.Option("--load-seed", help="Seed of the load.")] = 1,
-    rate: Annotated[float, typer.Option("--rate", help="Calls per second (Poisson).")] = 2.0,
+    rate: Annotated[float, typer.Option("--rate", help="Calls per second (Poisson).")] = 1.0,
     *,
     config: EngineConfig,
 ) -> None:

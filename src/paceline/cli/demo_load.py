@@ -72,7 +72,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     cancel_after: int | None = None  # tokens
 
 
-def demo_load(seed: int = 1, rate: float = 2.0) -> list[Job]:
+def demo_load(seed: int = 1, rate: float = 1.0) -> list[Job]:
     """64 calls, in order of arrival: a Poisson process of `rate` calls a second."""
     rng = random.Random(seed)
     counts: dict[Kind, int] = {"shared prefix": 24, "short": 22, "long": 8, "sampled": 6, "two choices": 3}
