@@ -14,9 +14,8 @@ import msgspec
 from tests.fakes.scripted_executor import ScriptedExecutor
 from tests.fakes.toy_model import ToyModel
 
-from paceline.contracts.ports import ExecutorCaps, StepShape
+from paceline.contracts.ports import ExecutorCaps, StepShape, plan_shape
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult, decode, encode
-from paceline.sim import plan_shape
 
 
 class Hello(msgspec.Struct):

@@ -27,6 +27,18 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     attention_pairs: int = 0  # sum over rows of query positions x visible context
 
 
+def plan_shape(plan: StepPlan) -> StepShape:
+    """The plan's size, unpadded. `attention_pairs`: a query at position p sees p + 1 keys (windows not counted)."""
+    start, count = plan.start.astype(np.int64), plan.count.astype(np.int64)
+    return StepShape(
+        num_tokens=int(count.sum()),
+        num_rows=plan.num_rows,
+        num_sampled=int(((plan.num_draft + 1) * plan.sample).sum()),
+        context_tokens=int(start.sum()),
+        attention_pairs=int((count * start + count * (count + 1) // 2).sum()),
+    )
+
+
 class ExecutorCaps(msgspec.Struct, frozen=True, kw_only=True):
     """What an executor can do. Fixed after start."""
 

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from paceline.contracts.kv import KVLayout
-from paceline.contracts.ports import ExecutorCaps, StepShape
+from paceline.contracts.ports import ExecutorCaps, StepShape, plan_shape
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult
 from paceline.runtime.model_runner import Forward, ModelRunner
 from paceline.runtime.worker import Worker
@@ -29,18 +29,6 @@ class StepHandle:
     forward: Forward | None
     ms: float  # forward pass, logits and draw; not the building of inputs
     result: StepResult | None = None
-
-
-def plan_shape(plan: StepPlan) -> StepShape:
-    """The size of a step, unpadded."""
-    start, count = plan.start.astype("int64"), plan.count.astype("int64")
-    return StepShape(
-        num_tokens=int(count.sum()),
-        num_rows=plan.num_rows,
-        num_sampled=int(((plan.num_draft + 1) * plan.sample).sum()),
-        context_tokens=int(start.sum()),
-        attention_pairs=int((count * start + count * (count + 1) // 2).sum()),
-    )
 
 
 class TorchExecutor:

@@ -19,10 +19,9 @@ import subprocess
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from paceline.contracts.ports import Executor, ExecutorCaps, StepShape
+from paceline.contracts.ports import Executor, ExecutorCaps, StepShape, plan_shape
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult, decode, encode
 from paceline.errors import EngineDeadError, EngineError
-from paceline.runtime.executor import plan_shape
 
 _CLOSE_S = 10.0
 

@@ -7,6 +7,6 @@ engine, cost and contracts; never torch.
 from __future__ import annotations
 
 from paceline.sim.clock import VirtualClock
-from paceline.sim.executor import SimulatedExecutor, plan_shape, seeded_oracle, simulated_caps
+from paceline.sim.executor import SimulatedExecutor, seeded_oracle, simulated_caps
 
-__all__ = ["SimulatedExecutor", "VirtualClock", "plan_shape", "seeded_oracle", "simulated_caps"]
+__all__ = ["SimulatedExecutor", "VirtualClock", "seeded_oracle", "simulated_caps"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from paceline.contracts.kv import KVLayout
-from paceline.contracts.ports import CostModel, ExecutorCaps, StepShape
+from paceline.contracts.ports import CostModel, ExecutorCaps, StepShape, plan_shape
 from paceline.contracts.step import RowAdmit, SampleInputs, StepPlan, StepResult
 from paceline.errors import UnsupportedError
 from paceline.sim.clock import VirtualClock
@@ -54,18 +54,6 @@ def seeded_oracle(
         return token + 1 if eos_token_id is not None and token >= eos_token_id else token
 
     return draw
-
-
-def plan_shape(plan: StepPlan) -> StepShape:
-    """The plan's size, unpadded. `attention_pairs`: a query at position p sees p + 1 keys (windows not counted)."""
-    start, count = plan.start.astype(np.int64), plan.count.astype(np.int64)
-    return StepShape(
-        num_tokens=int(count.sum()),
-        num_rows=len(plan.row),
-        num_sampled=int(((plan.num_draft + 1) * plan.sample).sum()),
-        context_tokens=int(start.sum()),
-        attention_pairs=int((count * start + count * (count + 1) // 2).sum()),
-    )
 
 
 def simulated_caps(

@@ -6,7 +6,10 @@ import torch
 from tests.pure.config.specs import GEMMA_270M, SMOLLM2
 
 from paceline.contracts.kv import plan_kv_groups
+from paceline.cost import workspace
 from paceline.cost.workspace import activation_bytes, fast_attention_bytes, tiled_attention_bytes, worst_step
+from paceline.runtime import model_runner
+from paceline.runtime.kernels.torch_cpu import plan
 from paceline.runtime.loader.dummy import dummy_weights
 from paceline.runtime.worker import Worker
 from paceline.runtime.worst_plan import StepLimits
@@ -14,6 +17,13 @@ from paceline.runtime.worst_plan import StepLimits
 LLAMA = msgspec.structs.replace(SMOLLM2, layers=SMOLLM2.layers[:2], vocab_size=16384)
 GEMMA3 = msgspec.structs.replace(GEMMA_270M, layers=GEMMA_270M.layers[4:6], vocab_size=16384, qk_norm=True)
 GEMMA2 = msgspec.structs.replace(GEMMA3, family="gemma2", attention_softcap=50.0, final_softcap=30.0, qk_norm=False)
+
+
+def test_the_formula_knows_the_sizes_that_the_code_works_in():
+    """The ledger imports no torch, so it repeats them."""
+    assert workspace.GATHER_ELEMENTS == plan.GATHER_ELEMENTS
+    assert workspace.MASKED_QUERIES == plan.MASKED_QUERIES
+    assert workspace.PROMPT_LOGITS == model_runner.PROMPT_SLICE
 
 
 @pytest.mark.parametrize("numerics", ["fast", "reference"])

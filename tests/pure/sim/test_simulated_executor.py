@@ -7,11 +7,12 @@ from tests.fakes.builders import simulated_engine
 from tests.fakes.plans import column, make_admit, make_plan
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout
+from paceline.contracts.ports import plan_shape
 from paceline.contracts.request import Request, SamplingParams, TracePrompt
 from paceline.contracts.step import SampleInputs
 from paceline.cost.linear import LinearStepCost
 from paceline.errors import UnsupportedError
-from paceline.sim import SimulatedExecutor, VirtualClock, plan_shape, seeded_oracle, simulated_caps
+from paceline.sim import SimulatedExecutor, VirtualClock, seeded_oracle, simulated_caps
 
 LAYOUT = KVLayout(groups=(KVGroupSpec(kind="full", layers=(0,), block_size=4, bytes_per_block=64),), num_blocks=16)
 COST = LinearStepCost(fixed_ms=10, per_token_ms=1, per_row_ms=0, per_context_token_ms=0)
