@@ -5,7 +5,10 @@
     │   └── UnsupportedError a known feature that this version, device or model does not have
     ├── ModelError           a model that cannot be found or read
     ├── RequestError         one request is wrong; nothing else is touched (HTTP 400)
-    │   └── QueueFullError   the request is fine, the queue is not (HTTP 429)
+    │   ├── QueueFullError   the request is fine, the queue is not (HTTP 429)
+    │   └── RateLimitError   the request is fine, its tenant has used up its share for now (HTTP 429)
+    ├── AuthError            nobody we know: no key, or a wrong one (HTTP 401)
+    │   └── ForbiddenError   known, or not asked for, but not allowed (HTTP 403)
     ├── CapacityError        the machine is too small for what was asked
     └── EngineError          the engine itself is in trouble
         ├── StallError       a step could do nothing although work was waiting
@@ -68,6 +71,38 @@ class RequestError(PacelineError):
 
 class QueueFullError(RequestError):
     code = "queue_full"
+
+
+class RateLimitError(RequestError):
+    """`retry_after_s`: after so long the same request is let in, if its tenant sends nothing else; for `limit`
+    "concurrency" and "waiting", where that depends on other requests' ends, it is an estimate."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str = "requests",
+        retry_after_s: float = 1.0,
+        headers: dict[str, str] | None = None,
+        param: str | None = None,
+        seen: object = None,
+        expected: str = "",
+        fix: str = "",
+    ) -> None:
+        super().__init__(message, param=param, seen=seen, expected=expected, fix=fix)
+        self.limit = limit  # requests, tokens, concurrency or waiting
+        self.retry_after_s = retry_after_s
+        self.headers = dict(headers or {})  # x-ratelimit-*, for the response
+
+
+class AuthError(PacelineError):
+    code = "invalid_api_key"
+
+
+class ForbiddenError(AuthError):
+    code = "forbidden"
 
 
 class CapacityError(PacelineError):

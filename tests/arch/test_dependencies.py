@@ -9,6 +9,7 @@ from tests.arch.source import ROOT, imports, modules
 DISTRIBUTIONS = {
     "zmq": "pyzmq",
     "huggingface_hub": "huggingface-hub",
+    "prometheus_client": "prometheus-client",
 }  # import name -> name to install, where they differ
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

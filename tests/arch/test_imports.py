@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": BASE,
     "sim": BASE | {"engine", "cost"},
     "runtime": BASE,
+    "server": BASE | {"text", "config", ""},  # the engine is behind contracts.ports.EngineClient; "": the version
     "llm": BASE | {"assemble", "text", "config", "cost"},  # cost: the ledger it shows
     "cli": BASE | {"assemble", "hub", "llm", "config", ""},  # "": the version
     "": BASE | {"llm"},  # paceline/__init__.py offers LLM, lazily
@@ -85,6 +86,7 @@ DECIDERS = (
             "request_state",
             "queue",
             "policies",
+            "shares",
             "stop",
             "admission",
             "decisions",

@@ -1,10 +1,15 @@
 """A process that keeps an engine at the limit of its configuration and says what memory that took, as JSON.
 
-python -m tests.cpu.engine_at_its_limit FOLDER SECONDS NUMERICS
+python -m tests.cpu.engine_at_its_limit FOLDER KERNELS SIZES STEPS SECONDS
+
+KERNELS: `reference`, `fast`, or `onednn`, which is `fast` on a machine without the native library.
+SIZES 1: before that, steps of ever more rows and positions, as a server meets them in time. What libraries keep for
+each size, and what an allocator keeps of blocks that grow, then shows within seconds.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 import time
@@ -15,6 +20,8 @@ import numpy as np
 import torch
 
 from paceline import LLM, SamplingParams
+from paceline.runtime.kernels.cpu import native
+from paceline.runtime.kernels.dispatch import Numerics, choose
 
 ROWS, CHUNK = 32, 256
 
@@ -31,8 +38,29 @@ def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def main(folder: str, numerics: str, steps: int, seconds: float) -> None:
+class HeapNumbers(ctypes.Structure):
+    """struct mallinfo2 of glibc's malloc.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks")),
+        *((name, ctypes.c_size_t) for name in ("uordblks", "fordblks", "keepcost")),
+    ]
+
+
+def free_heap_bytes() -> int | None:
+    """What the heap holds and nobody uses. None: this C library does not say."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return None
+    mallinfo.restype = HeapNumbers
+    return int(mallinfo().fordblks)
+
+
+def main(folder: str, kernels: str, sizes: bool, steps: int, seconds: float) -> None:
     torch.set_num_threads(1)
+    numerics: Numerics = "reference" if kernels == "reference" else "fast"
+    if kernels == "onednn":
+        native.why_not = lambda: "left out"
     llm = LLM(
         folder,
         dtype="float32",
@@ -47,10 +75,34 @@ def main(folder: str, numerics: str, steps: int, seconds: float) -> None:
         predicted, held = llm.ledger.predicted_peak, status_bytes("VmRSS")
         parts = {entry.name: entry.predicted_bytes for entry in llm.ledger.entries}
         report: dict[str, Any] = {"predicted": predicted, "held": held, "parts": parts}
+        report["linear"] = choose("linear", "cpu", torch.float32, numerics).name
         reset_peak()  # loading had its own
-        report |= run(llm, steps, seconds)
+        if sizes:
+            meet_many_sizes(llm)
+        report |= run(llm, llm.stats().step + steps, seconds)
         report["peak"] = status_bytes("VmHWM")
+        report["free_heap"] = free_heap_bytes()
     print(json.dumps(report))
+
+
+def meet_many_sizes(llm: LLM) -> None:
+    """Every other number of positions in a step, then ever more rows that draw with filters and log-probabilities."""
+    for num_prompt in range(1, llm.max_model_len, 2):
+        drive(llm, 1, num_prompt, max_tokens=1)
+    for num_rows in range(1, ROWS + 1, 3):
+        drive(llm, num_rows, 8, max_tokens=2, top_p=0.9, repetition_penalty=1.1, logprobs=20)
+
+
+def drive(llm: LLM, num: int, num_prompt: int, **sampling: Any) -> None:
+    """That many requests together, to their end."""
+    for index in range(num):
+        prompt = np.random.default_rng(num_prompt + index).integers(3, llm.vocab_size, num_prompt)
+        (request,) = llm.prepare(prompt, SamplingParams(ignore_eos=True, seed=index, **sampling))
+        llm.client.submit(request)
+    while num:
+        ended = [output for output in llm.client.outputs() if output.finish is not None]
+        assert all(output.error is None for output in ended), [output.error for output in ended]
+        num -= len(ended)
 
 
 def run(llm: LLM, steps: int, seconds: float) -> dict[str, Any]:
@@ -70,7 +122,7 @@ def run(llm: LLM, steps: int, seconds: float) -> dict[str, Any]:
                 top_p=0.9,
                 repetition_penalty=1.1,
                 logprobs=20,
-                prompt_logprobs=5 if rng.random() < 0.25 else None,
+                prompt_logprobs=20 if rng.random() < 0.25 else None,
             )
             (request,) = llm.prepare(rng.integers(3, vocab_size, num_prompt), params)
             llm.client.submit(request)
@@ -94,4 +146,4 @@ def run(llm: LLM, steps: int, seconds: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3] == "1", int(sys.argv[4]), float(sys.argv[5]))

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout, plan_kv_groups
@@ -130,8 +131,8 @@ class Harness:
         return AttentionMetadata(
             query_start_loc=torch.tensor([0, *counts]).cumsum(0).int(),
             seq_lens=torch.tensor([a + b for a, b in zip(contexts, counts, strict=True)], dtype=torch.int32),
-            query_lens=tuple(counts),
-            context_lens=tuple(contexts),
+            query_lens=np.asarray(counts, np.int64),
+            context_lens=np.asarray(contexts, np.int64),
             groups=tuple(groups),
         )
 

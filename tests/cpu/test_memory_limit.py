@@ -36,9 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def run_at_limit(folder: Path, numerics: str, *, steps: int, seconds: float) -> dict[str, Any]:
+def run_at_limit(
+    folder: Path, kernels: str, *, sizes: bool = False, steps: int = 0, seconds: float = 0
+) -> dict[str, Any]:
+    arguments = [str(folder), kernels, str(int(sizes)), str(steps), str(seconds)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.cpu.engine_at_its_limit", str(folder), numerics, str(steps), str(seconds)],
+        [sys.executable, "-m", "tests.cpu.engine_at_its_limit", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
         capture_output=True,
@@ -63,17 +66,27 @@ def check(report: dict[str, Any]) -> None:
     assert report["most"]["rows"] >= 0.9 * ROWS
     assert report["most"]["usage"] > 0.75
     assert report["finished"] >= ROWS // 4
+    # large blocks went back when they were freed: what the heap keeps is small and does not grow with the logits
+    if report["free_heap"] is not None:
+        assert report["free_heap"] < 48 * MIB, report
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no resettable high-water mark here")
 class TestAtTheLimit:
-    @pytest.mark.parametrize("numerics", ["fast", "reference"])
-    def test_seventy_steps_at_the_limit_stay_below_the_predicted_peak(self, folder: Path, numerics: str) -> None:
-        check(run_at_limit(folder, numerics, steps=70, seconds=0))
+    @pytest.mark.parametrize("kernels", ["fast", "onednn"])
+    def test_sizes_that_come_and_grow_stay_below_the_predicted_peak(self, folder: Path, kernels: str) -> None:
+        """Without rows padded to few sizes oneDNN's peak is a quarter above what is predicted; where freed blocks stay
+        in the heap, that keeps 70 to 170 MiB of them (docs/decisions/0007)."""
+        report = run_at_limit(folder, kernels, sizes=True, steps=70)
+        assert kernels != "onednn" or not report["linear"].startswith("native")
+        check(report)
+
+    def test_seventy_steps_in_reference_numerics_stay_below_the_predicted_peak(self, folder: Path) -> None:
+        check(run_at_limit(folder, "reference", steps=70))
 
     @pytest.mark.long
     def test_ten_minutes_at_the_limit_stay_below_the_predicted_peak(self, folder: Path) -> None:
-        check(run_at_limit(folder, "fast", steps=0, seconds=600))
+        check(run_at_limit(folder, "fast", seconds=600))
 
 
 # --- lengths

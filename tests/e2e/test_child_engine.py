@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.fakes.model_folder import write_model
 
 from paceline.assemble import build_core, spawn_engine
+from paceline.assemble.replay import replay_journal
 from paceline.config import EngineConfig, load_config
 from paceline.contracts.ports import EngineClient
 from paceline.contracts.request import FinishReason, Request, RequestOutput, SamplingParams, TokenPrompt
@@ -138,3 +140,12 @@ def test_closing_leaves_no_process(config: EngineConfig) -> None:
     client.close()
     with pytest.raises(EngineDeadError, match="closed"):
         client.stats()
+
+
+def test_a_run_is_recorded_and_can_be_replayed_without_the_model(config: EngineConfig, tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    client = InProcessClient(build_core(msgspec.structs.replace(config, journal=str(path))).core)
+    outputs = run(client, make_requests())
+    client.close()
+    assert all(news[-1].finish is not FinishReason.ERROR for news in outputs.values())
+    assert len(replay_journal(path).digests) >= 20  # the longest output has 20 tokens

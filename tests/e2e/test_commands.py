@@ -18,12 +18,12 @@ def test_version_and_help(paceline: Run) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", paceline("--version").stdout)
     done = paceline("--help")
     assert done.returncode == 0
-    for command in ("models", "generate", "chat", "doctor", "demo", "bench-step"):
+    for command in ("models", "generate", "chat", "serve", "doctor", "replay", "demo", "bench-step"):
         assert command in done.stdout
 
 
 def test_engine_options_are_in_the_help_of_every_command_that_loads_a_model(paceline: Run) -> None:
-    for command in ("generate", "chat", "doctor", "demo"):
+    for command in ("generate", "chat", "serve", "doctor", "demo"):
         assert "--max-num-batched-tokens" in paceline(command, "--help").stdout
 
 

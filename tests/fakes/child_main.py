@@ -1,6 +1,7 @@
 """A real child process that serves the toy model: `python -m tests.fakes.child_main MODE ADDRESS`.
 
-Modes: `serve`; `slow` (each step takes 50 ms); `fail` (raises while starting); `mute` (says something on stderr and
+Modes: `serve`; `slow` (each step takes 50 ms); `stuck` (the result of the second step never comes); `stuck-plan` (the
+second plan is never finished); `fail` (raises while starting); `mute` (says something on stderr and
 exits before it is ready); `hang` (never gets ready); `crash` (the executor raises once three rows run together);
 `exit` (the process is gone then).
 """
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from typing import Any
 
 from tests.fakes.builders import scripted_engine
 from tests.fakes.scripted_executor import ScriptedExecutor
 
-from paceline.contracts.step import StepPlan
+from paceline.contracts.step import StepPlan, StepResult
 from paceline.engine.child import serve_child
 from paceline.engine.clock import WallClock
 from paceline.engine.loop import EngineCore
@@ -26,6 +28,13 @@ class _Slow(ScriptedExecutor):
     def submit(self, plan: StepPlan) -> int:
         time.sleep(0.05)
         return super().submit(plan)
+
+
+class _Stuck(ScriptedExecutor):
+    def poll(self, handle: int, *, block: bool = True) -> StepResult | None:
+        if handle >= 1:
+            threading.Event().wait()
+        return super().poll(handle, block=block)
 
 
 class _Crashes(ScriptedExecutor):
@@ -49,20 +58,31 @@ def _engine(mode: str) -> EngineCore:
         raise ModelError("the model cannot be read", seen="model.gguf", expected="a GGUF file", fix="pull it again")
     built = scripted_engine(max_waiting_requests=50)
     executor: Any = built.executor
-    modes = {"slow": _Slow, "crash": _Crashes, "exit": _Exits}
+    modes = {"slow": _Slow, "stuck": _Stuck, "crash": _Crashes, "exit": _Exits}
     if mode in modes:
         executor = modes[mode](executor.model, executor.caps)
-    return EngineCore(built.scheduler, executor, WallClock())
+    core = EngineCore(built.scheduler, executor, WallClock(), lock_limit_s=0.3)
+    if mode == "stuck-plan":
+        plan = built.scheduler.plan
+
+        def hang(now: float) -> StepPlan:
+            if core.scheduler.stats(now).step >= 1:
+                threading.Event().wait()
+            return plan(now)
+
+        built.scheduler.plan = hang  # type: ignore[method-assign]
+    return core
 
 
 def main() -> int:
     mode, address = sys.argv[1:]
+    stall_limit_s = 0.4 if mode.startswith("stuck") else 120.0
     if mode == "mute":
         sys.stderr.write("no such device\n")
         return 3
     if mode == "hang":
         time.sleep(60)
-    return serve_child(lambda: _engine(mode), address, info={"model": "toy"})
+    return serve_child(lambda: _engine(mode), address, info={"model": "toy"}, stall_limit_s=stall_limit_s)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,21 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         "activation": "gelu_tanh",
         "embedding_scale": 32**0.5,
     },
+    "qwen2": {"layers": (LayerSpec(), LayerSpec()), "attention_bias": True, "tie_word_embeddings": True},
+    "gemma2": {
+        "layers": (_SLIDING, LayerSpec()),
+        "activation": "gelu_tanh",
+        "embedding_scale": 32**0.5,
+        "attention_softcap": 2.0,
+        "final_softcap": 4.0,
+    },
+    "mistral": {"family": "llama", "layers": (_SLIDING, _SLIDING)},  # nothing but windows
 }
 FAMILIES = tuple(_FAMILIES)
 
 
 def tiny_spec(family: str, **changes: Any) -> ModelSpec:
-    return ModelSpec(family=family, name=f"tiny {family}", **{**_SHAPE, **_FAMILIES[family], **changes})
+    return ModelSpec(**{"family": family, "name": f"tiny {family}", **_SHAPE, **_FAMILIES[family], **changes})
 
 
 def tiny_layout(spec: ModelSpec, num_blocks: int, block_size: int, dtype: str = "float32") -> KVLayout:
@@ -66,7 +75,7 @@ def tiny_executor(
     torch_dtype = getattr(torch, dtype)
     weights = dict(dummy_weights(spec, seed=seed, dtype=torch_dtype))
     for name, weight in weights.items():
-        if name.endswith("embed_tokens.weight"):
+        if name.endswith("embed_tokens.weight") and not spec.tie_word_embeddings:
             weight *= 0.3 / spec.embedding_scale
         elif name.endswith(("o_proj.weight", "q_proj.weight", "lm_head.weight")):
             weight *= 3.0

@@ -100,12 +100,14 @@ class EncodedPlans:
 
 @dataclass
 class TorchEngine(Built):
-    """An engine whose free blocks are poisoned after every step."""
+    """An engine whose free blocks are poisoned after every step. A step takes `step_s` seconds of its clock."""
 
     plans: EncodedPlans
+    step_s: float
 
     def step(self) -> list[Any]:
         outputs = super().step()
+        self.clock.sleep(self.step_s)
         self.plans.poison(free_blocks(self.kv))
         return outputs
 
@@ -118,6 +120,7 @@ def torch_engine(
     journal: StepJournal | None = None,
     token_bytes: Sequence[bytes] | None = None,
     placement: int = 0,
+    step_s: float = 0.0,
     **settings: Any,
 ) -> TorchEngine:
     clock = VirtualClock()
@@ -138,7 +141,7 @@ def torch_engine(
         prefix_caching=prefix_caching,
         journal=journal,
     )
-    return TorchEngine(**vars(built), plans=plans)
+    return TorchEngine(**vars(built), plans=plans, step_s=step_s)
 
 
 def recompute(executor: TorchExecutor, request: Request, stops: tuple[int, ...], num_tokens: int) -> list[int]:

@@ -1,9 +1,10 @@
 """Law 1 on the torch executor: any schedule gives the text of one request at a time, recomputed for every token.
 
-Tiny random models of three families in reference numerics, behind the real scheduler, KV manager and loop. The
-executor sees encoded plans whose block ids are renamed at random, and what is free is filled with NaN after every step,
-so a wrong block shows. Random traffic: batches, chunks, pools that hold little more than one sequence (preemption),
-shared prefixes, drafts, several choices, aborts.
+Tiny random models of every family in reference numerics, behind the real scheduler, KV manager and loop. The executor
+sees encoded plans whose block ids are renamed at random, and what is free is filled with NaN after every step, so a
+wrong block shows. Random traffic: batches, chunks, pools that hold little more than one sequence (preemption), shared
+prefixes, drafts, several choices, aborts, deadlines and queue timeouts; every policy, static batching, waiting for
+company.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from tests.fakes.builders import EOS, Built, Finished, collect, make_scheduler
 from tests.fakes.byte_tokenizer import letter_bytes
 from tests.fakes.scripts import calls
 from tests.fakes.stop_oracle import apply_stop_rules
-from tests.fakes.tiny_models import FAMILIES, VOCAB, tiny_executor
+from tests.fakes.tiny_models import FAMILIES, VOCAB, tiny_executor, tiny_layout, tiny_spec
 from tests.fakes.torch_engines import TorchEngine, recompute, torch_engine
 
 from paceline.contracts.kv import ceil_div
@@ -35,8 +37,10 @@ from paceline.runtime.input_batch import StepInputs
 MAX_MODEL_LEN = 40
 BLOCK_SIZE = 4
 TOKEN_BYTES = letter_bytes(VOCAB, (EOS,))
-NUM_GROUPS = {"llama": 1, "qwen3": 1, "gemma3": 3}
-law = settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+STEP_S = 0.001
+NUM_GROUPS = {family: len(tiny_layout(tiny_spec(family), 1, BLOCK_SIZE).groups) for family in FAMILIES}
+law = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+fresh = settings(law, derandomize=False, max_examples=100)
 
 
 class PromptLookup:
@@ -70,6 +74,7 @@ class Script:
             journal=journal,
             token_bytes=TOKEN_BYTES,
             placement=self.placement,
+            step_s=STEP_S,
             num_draft_tokens=self.drafts,
             max_model_len=MAX_MODEL_LEN,
             **self.options,
@@ -85,6 +90,9 @@ def scripts(draw: st.DrawFn, family: str) -> Script:
         "max_num_batched_tokens": draw(st.integers(max_rows + 4, 24)),
         "prefill_chunk_tokens": draw(st.sampled_from([None, 1, 3, 8])),
         "prefill_priority": draw(st.sampled_from(["decode_first", "prefill_first"])),
+        "policy": draw(st.sampled_from(["priority", "fcfs", "fair"])),
+        "batching": draw(st.sampled_from(["continuous", "continuous", "static"])),
+        "max_wait_ms": draw(st.sampled_from([0.0, 0.0, 2.5])),
         "watermark": draw(st.sampled_from([0.0, 0.1])),
         "prefix_caching": draw(st.sampled_from([True, True, True, False])),
     }
@@ -93,7 +101,11 @@ def scripts(draw: st.DrawFn, family: str) -> Script:
     for _ in range(draw(st.integers(3, 6))):
         call = draw(calls(next_id))
         next_id += len(call)
-        submits.setdefault(draw(st.integers(0, 6)), []).extend(call)
+        at = draw(st.integers(0, 6))
+        patience = draw(st.sampled_from([None, None, 0, 3, 8]))  # steps that the call may wait in the queue
+        if patience is not None:
+            call = [msgspec.structs.replace(request, queue_deadline=(at + patience) * STEP_S) for request in call]
+        submits.setdefault(at, []).extend(call)
     aborts = {draw(st.integers(0, 15)): draw(st.integers(0, next_id - 1))} if draw(st.booleans()) else {}
     return Script(
         family=family,
@@ -177,7 +189,7 @@ def check(script: Script, finished: dict[int, Finished], refused: set[int], logi
             request, recompute(executor, request, stops, limit_of(request)), TOKEN_BYTES, (EOS,), limit_of(request)
         )
         note(f"request {request.request_id}: {done.reason} {done.token_ids}, alone {expected.token_ids}")
-        if done.reason == FinishReason.ABORT:
+        if done.reason in (FinishReason.ABORT, FinishReason.TIMEOUT):
             assert done.token_ids == expected.token_ids[: len(done.token_ids)]
         else:
             assert done.token_ids == expected.token_ids
@@ -192,11 +204,10 @@ def check(script: Script, finished: dict[int, Finished], refused: set[int], logi
                     assert torch.equal(got, reference), f"logits before output {position} ({token}) differ"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_law_1_any_schedule_gives_the_text_and_the_bits_of_one_request_at_a_time(family: str) -> None:
-    totals = {"preemptions": 0, "hits": 0, "drafted": 0}
+def holds_over_any_schedule(family: str, examples: settings) -> None:
+    totals = {"preemptions": 0, "hits": 0, "drafted": 0, "timeouts": 0}
 
-    @law
+    @examples
     @given(scripts(family))
     def holds(script: Script) -> None:
         engine = script.build()
@@ -205,9 +216,21 @@ def test_law_1_any_schedule_gives_the_text_and_the_bits_of_one_request_at_a_time
         finished, refused = run(script, engine)
         check(script, finished, refused, logits)
         count(totals, engine, logits)
+        totals["timeouts"] += sum(done.reason == FinishReason.TIMEOUT for done in finished.values())
 
     holds()
     assert all(totals.values()), f"the traffic never met one of these: {totals}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_law_1_any_schedule_gives_the_text_and_the_bits_of_one_request_at_a_time(family: str) -> None:
+    holds_over_any_schedule(family, settings(law, max_examples=10))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_law_1_holds_for_new_examples(family: str) -> None:
+    holds_over_any_schedule(family, fresh)
 
 
 def count(totals: dict[str, int], engine: Built, logits: Logits) -> None:

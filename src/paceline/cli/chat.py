@@ -1,8 +1,10 @@
-"""`paceline chat`: a conversation in the terminal, or one answer with `--message`."""
+"""`paceline chat`: a conversation in the terminal, or one answer with `--message`; the model is here or at `--url`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -11,9 +13,18 @@ from paceline.cli.options import EngineConfig, engine_options
 
 if TYPE_CHECKING:
     from paceline.contracts.request import SamplingParams
-    from paceline.llm import LLM
 
 Messages = list[dict[str, str]]
+
+
+class Talker(Protocol):
+    """Whoever answers: an `LLM`, or a server."""
+
+    def chat_stream(self, messages: Messages, params: SamplingParams, /) -> Iterator[Any]:
+        """Pieces of the answer, each with a `text`."""
+        ...
+
+
 HELP = "commands: /new forgets the conversation, /system TEXT sets the system prompt, /exit ends"
 
 
@@ -21,6 +32,10 @@ HELP = "commands: /new forgets the conversation, /system TEXT sets the system pr
 def chat(
     message: Annotated[str | None, typer.Option("--message", help="Ask this, print the answer, end.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="System prompt.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Talk to a server there (http://HOST:PORT) instead of loading a model.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option("--api-key", help="The server's key.")] = None,
     *,
     max_tokens: sampling.MaxTokens = 512,
     temperature: sampling.Temperature = 0.2,
@@ -31,21 +46,32 @@ def chat(
     stop: sampling.Stop = None,
     config: EngineConfig,
 ) -> None:
-    """Talk to a model. Needs one with a chat template, or --chat-template FILE."""
+    """Talk to a model. Needs one with a chat template, or --chat-template FILE; or a server's --url."""
+    params = sampling.params(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, stop)
+    history: Messages = [{"role": "system", "content": system}] if system else []
+    if url is not None:
+        from paceline.cli.remote import RemoteChat
+
+        with closing(RemoteChat(url, api_key, config.model.model)) as remote:
+            talk(remote, history, params, message)
+        return
     from paceline.cli.progress import loaded
 
-    params = sampling.params(max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, stop)
     with loaded(config) as llm:
-        history: Messages = [{"role": "system", "content": system}] if system else []
         llm.require_chat_template()
-        if message is not None:
-            answer(llm, [*history, {"role": "user", "content": message}], params)
-            return
+        talk(llm, history, params, message)
+
+
+def talk(talker: Talker, history: Messages, params: SamplingParams, message: str | None) -> None:
+    """One answer to `message`, or a conversation."""
+    if message is not None:
+        answer(talker, [*history, {"role": "user", "content": message}], params)
+    else:
         print(HELP)
-        converse(llm, history, params)
+        converse(talker, history, params)
 
 
-def converse(llm: LLM, history: Messages, params: SamplingParams) -> None:
+def converse(talker: Talker, history: Messages, params: SamplingParams) -> None:
     """Read lines until /exit or end of input; a request that is refused leaves the conversation as it was."""
     from paceline.errors import RequestError
 
@@ -66,17 +92,17 @@ def converse(llm: LLM, history: Messages, params: SamplingParams) -> None:
         elif line:
             asked = [*history, {"role": "user", "content": line}]
             try:
-                reply = answer(llm, asked, params)
+                reply = answer(talker, asked, params)
             except RequestError as error:
                 print(f"error: {error}")
                 continue
             history[:] = [*asked, {"role": "assistant", "content": reply}]
 
 
-def answer(llm: LLM, messages: Messages, params: SamplingParams) -> str:
+def answer(talker: Talker, messages: Messages, params: SamplingParams) -> str:
     """Print the answer as it comes; returns it whole."""
     parts: list[str] = []
-    for delta in llm.chat_stream(messages, params):
+    for delta in talker.chat_stream(messages, params):
         print(delta.text, end="", flush=True)
         parts.append(delta.text)
     print()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import paceline
-from paceline.cli import bench_step, chat, demo, doctor, generate, models
+from paceline.cli import bench_step, chat, demo, doctor, generate, models, replay, serve
 from paceline.config import prepare_process
 
 app = typer.Typer(
@@ -27,8 +27,10 @@ def program(version: bool = typer.Option(False, "--version", help="Print the ver
 app.add_typer(models.app, name="models", help="Fetch, list and remove models.")
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
+app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.command("bench-step")(bench_step.bench_step)
+app.command("replay")(replay.replay)
 app.command("demo")(demo.demo)
 
 

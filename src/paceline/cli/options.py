@@ -1,7 +1,8 @@
-"""Engine options as command-line flags, made from the one option table.
+"""Options as command-line flags, made from the one option table.
 
-A command decorated with `engine_options` takes every option of the configuration tree, plus `--config FILE`. Only flags
-that were given reach the configuration; an unknown flag is refused by the parser, which names the nearest one.
+A command decorated with `engine_options` takes every option of the configuration tree, plus `--config FILE`, and those
+of the server if it has a parameter `server`. Only flags that were given reach the configuration; an unknown flag is
+refused by the parser, which names the nearest one.
 """
 
 from __future__ import annotations
@@ -15,28 +16,46 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from paceline.cli.errors import clean_errors
-from paceline.config import EngineConfig, Option, load_config, option_table
+from paceline.config import (
+    EngineConfig,
+    Option,
+    ServerConfig,
+    load_config,
+    load_server_config,
+    option_table,
+    server_table,
+)
 
 SHORT = {"model": "-m"}
-TITLES = {"": "Engine", "model": "Model", "cache": "KV cache", "scheduling": "Scheduling", "device": "Device"}
+TITLES = {
+    "": "Engine",
+    "model": "Model",
+    "cache": "KV cache",
+    "scheduling": "Scheduling",
+    "device": "Device",
+    "server": "Server",
+}
 
 
 def engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add `--config` and all engine options to a command, which receives them as one `config: EngineConfig`."""
+    """Add `--config` and all engine options to a command, which receives them as one `config: EngineConfig`; and the
+    server's, if it takes a `server: ServerConfig`."""
     signature = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
-    own = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values() if p.name != "config"]
-    table = option_table()
+    made = {"config": option_table()} | ({"server": server_table()} if "server" in signature.parameters else {})
+    own = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values() if p.name not in made]
 
     def run(**given: Any) -> None:
         with clean_errors():
-            flags = {name: given.pop(name) for name in table}
             path = given.pop("config_file")
-            config = load_config(path, {name: _plain(value) for name, value in flags.items() if value is not None})
-            command(**given, config=config)
+            flags = {part: _given(given, table) for part, table in made.items()}
+            given["config"] = load_config(path, flags["config"])
+            if "server" in made:
+                given["server"] = load_server_config(path, flags["server"])
+            command(**given)
 
-    extra = [_parameter("config_file", Path, "--config", "TOML file of engine options; flags win over it.", "Engine")]
-    extra += [_option_parameter(option) for option in table.values()]
+    extra = [_parameter("config_file", Path, "--config", "TOML file of options; flags win over it.", "Engine")]
+    extra += [_option_parameter(option) for table in made.values() for option in table.values()]
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__
     merged = signature.replace(parameters=[*own, *extra])
@@ -45,12 +64,18 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _given(given: dict[str, Any], table: dict[str, Option]) -> dict[str, Any]:
+    """Take one table's flags out of `given`; those that were really given, as plain values."""
+    found = {name: given.pop(name) for name in table}
+    return {name: _plain(value) for name, value in found.items() if value is not None and value != []}
+
+
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
 def _option_parameter(option: Option) -> inspect.Parameter:
-    default = "" if option.default is None else f" [default: {str(option.default).lower()}]"
+    default = "" if option.shown_default == "none" else f" [default: {option.shown_default}]"
     derived = " [default: from the profile]" if option.derived else ""
     unit = f" ({option.unit})" if option.unit else ""
     flag = f"{option.flag}/--no-{option.flag[2:]}" if _kind(option) is bool else option.flag
@@ -60,6 +85,8 @@ def _option_parameter(option: Option) -> inspect.Parameter:
 
 def _kind(option: Option) -> Any:
     """The Python type a flag is parsed as."""
+    if option.several:
+        return list[str]
     if option.choices and not any(t in (int, float) for t in get_args(option.type)):
         members = {choice: choice for choice in option.choices}
         return Enum(option.name, members, type=str)
@@ -75,4 +102,4 @@ def _parameter(
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-__all__ = ["EngineConfig", "engine_options"]
+__all__ = ["EngineConfig", "ServerConfig", "engine_options"]

@@ -1,4 +1,4 @@
-"""From a TOML file and flat flags to the tree. Every option is checked here, at the edge, by name.
+"""From a TOML file and flat flags to the tree and the server's options. Each is checked here, at the edge, by name.
 
 Order of precedence: flags, then the file, then defaults. An unknown name is an error that suggests the nearest one; the
 name of something that is planned but not in this version gets an answer of its own.
@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from paceline.config.features import NOT_YET_OPTIONS
-from paceline.config.options import Option, option_table, sections
+from paceline.config.options import SERVER, Option, full_table, option_table, sections, server_table
+from paceline.config.server import ServerConfig
 from paceline.config.tree import EngineConfig
 from paceline.errors import ConfigError, UnsupportedError
 
@@ -38,18 +39,29 @@ RENAMED = {
 
 
 def load_config(path: Path | str | None = None, flags: Mapping[str, Any] | None = None) -> EngineConfig:
-    """The tree from a TOML file (sections as in the tree) and flat flags (option name to value).
+    """The tree from a TOML file (sections as in the tree) and flat flags (option name to value). A file may have a
+    section for the server beside; it is checked and left alone.
 
     Raises ConfigError for an unknown name, a wrong type or value, and a file that cannot be read; UnsupportedError for
     the name of a feature that is not in this version.
     """
+    return build_config(_gather(path, flags, option_table()))
+
+
+def load_server_config(path: Path | str | None = None, flags: Mapping[str, Any] | None = None) -> ServerConfig:
+    """The server's options from the section `[server]` of the same file, and flags. Raises as `load_config`."""
+    return ServerConfig(**_gather(path, flags, server_table()))
+
+
+def _gather(path: Path | str | None, flags: Mapping[str, Any] | None, table: Mapping[str, Option]) -> dict[str, Any]:
+    """Checked values of one table's options: the file's, then the flags'."""
     values: dict[str, Any] = {}
     if path is not None:
-        values.update(read_file(Path(path)))
+        values = {name: value for name, value in read_file(Path(path)).items() if name in table}
     for name, value in (flags or {}).items():
-        found = find_option(name)
+        found = find_option(name, table)
         values[found.name] = check_value(found, value)
-    return build_config(values)
+    return values
 
 
 def build_config(values: Mapping[str, Any]) -> EngineConfig:
@@ -76,14 +88,15 @@ def read_file(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError("the configuration file is not valid TOML", seen=f"{path}: {error}") from None
     values: dict[str, Any] = {}
+    known = (*sections(), SERVER)
     for key, value in document.items():
         if isinstance(value, dict):
-            if key not in sections():
+            if key not in known:
                 raise ConfigError(
                     "unknown section in the configuration file",
                     seen=f"[{key}] in {path}",
-                    expected=", ".join(f"[{s}]" for s in sections()),
-                    fix=_nearest(key, sections(), "did you mean [{}]?"),
+                    expected=", ".join(f"[{s}]" for s in known),
+                    fix=_nearest(key, known, "did you mean [{}]?"),
                 )
             for name, inner in value.items():
                 values[name] = check_value(_in_section(name, key, path), inner)
@@ -92,10 +105,11 @@ def read_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def find_option(name: str) -> Option:
-    """The option called `name` (dashes count as underscores, a section before a dot is checked)."""
+def find_option(name: str, table: Mapping[str, Option] | None = None) -> Option:
+    """The option called `name` (dashes count as underscores, a section before a dot is checked). `table`: those that
+    may be named; the engine's when left out."""
     section, _, plain = name.lstrip("-").replace("-", "_").rpartition(".")
-    table = option_table()
+    table = option_table() if table is None else table
     if plain in NOT_YET_OPTIONS:
         raise UnsupportedError(f"{plain} is not in this version", seen=name, fix=NOT_YET_OPTIONS[plain])
     if plain not in table:
@@ -117,6 +131,8 @@ def check_value(option: Option, value: Any) -> Any:
     """`value` as the option's type, or ConfigError with seen and expected. The text "none" stands for None."""
     if option.optional and isinstance(value, str) and value.lower() == "none":
         value = None
+    if option.several and isinstance(value, str):
+        value = (value,)
     try:
         checked = msgspec.convert(value, option.type)
     except msgspec.ValidationError:
@@ -153,7 +169,7 @@ def _wrong(option: Option, value: Any) -> ConfigError:
 
 
 def _in_section(name: str, section: str, path: Path) -> Option:
-    found = find_option(name)
+    found = find_option(name, full_table())
     if found.section != section:
         where = f"[{found.section}]" if found.section else "the top of the file, before the sections"
         raise ConfigError("option in the wrong place", seen=f"{name} in {path}", expected=f"{name} in {where}")

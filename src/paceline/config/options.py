@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
+from paceline.config.server import ServerConfig
 from paceline.config.tree import EngineConfig, Group
 
 TOP = ""
+SERVER = "server"
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,10 +34,20 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     gt: float | None = None
     le: float | None = None
     power_of_two: bool = False
+    secret: bool = False
+
+    @property
+    def several(self) -> bool:
+        """Takes a list; its flag may be given again."""
+        return get_origin(self.type) is tuple
 
     @property
     def optional(self) -> bool:
         return type(None) in get_args(self.type)
+
+    @property
+    def shown_default(self) -> str:
+        return "none" if self.default in (None, (), "") else str(self.default).lower()
 
     @property
     def path(self) -> str:
@@ -68,6 +80,8 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _type_words(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        return "a list of texts"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     words = []
     for member in _members(hint):
@@ -108,13 +122,28 @@ def _collect(struct: type[msgspec.Struct], section: str) -> list[Option]:
 
 @cache
 def option_table() -> dict[str, Option]:
-    """Every option by name, in tree order."""
-    options = _collect(EngineConfig, TOP)
+    """Every option of the engine by name, in tree order."""
+    return _by_name(_collect(EngineConfig, TOP))
+
+
+@cache
+def server_table() -> dict[str, Option]:
+    """Every option of the server process by name."""
+    return _by_name(_collect(ServerConfig, SERVER))
+
+
+@cache
+def full_table() -> dict[str, Option]:
+    """All options, those of the engine first."""
+    return _by_name([*option_table().values(), *server_table().values()])
+
+
+def _by_name(options: list[Option]) -> dict[str, Option]:
     table = {o.name: o for o in options}
     assert len(table) == len(options), "two sections share an option name"
     return table
 
 
 def sections() -> tuple[str, ...]:
-    """The tree's section names, in order."""
+    """The engine tree's section names, in order."""
     return tuple(dict.fromkeys(o.section for o in option_table().values() if o.section))

@@ -24,6 +24,9 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """What a profile aims at. Everything else follows from the model and the device."""
 
     max_rows: int  # what the host can keep up with
+    # Below these a step serves hardly anybody, and rates are more likely measured on a busy machine than true
+    min_rows: int
+    min_chunk: int  # tokens
     decode_ms: float  # longest decode-only step
     prefill_ms: float  # what one chunk may add to a step
     context: int | None  # tokens a sequence is expected to reach; None = the whole length
@@ -39,6 +42,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 GOALS: dict[Profile, Goal] = {
     "interactive": Goal(
         max_rows=256,
+        min_rows=4,
+        min_chunk=32,
         decode_ms=100.0,
         prefill_ms=100.0,
         context=2048,
@@ -52,6 +57,8 @@ GOALS: dict[Profile, Goal] = {
     ),
     "batch": Goal(
         max_rows=1024,
+        min_rows=16,
+        min_chunk=256,
         decode_ms=2000.0,
         prefill_ms=1000.0,
         context=2048,
@@ -65,6 +72,8 @@ GOALS: dict[Profile, Goal] = {
     ),
     "long-context": Goal(
         max_rows=64,
+        min_rows=2,
+        min_chunk=128,
         decode_ms=200.0,
         prefill_ms=400.0,
         context=None,
@@ -250,8 +259,15 @@ class _Resolver:
         limit_ms = max(goal.decode_ms, 1.5 * roof.decode_ms(1, half))
         by_time = _largest(goal.max_rows, lambda n: roof.decode_ms(n, half) <= limit_ms)
         by_memory = max(1, room // max(1, roof.kv_bytes(context)))
+        if by_time >= goal.min_rows:
+            pace = f"a decode step of {roof.decode_ms(by_time, half):.3g} ms stays within {limit_ms:.0f} ms"
+        else:
+            pace = (
+                f"{limit_ms:.0f} ms allow {by_time}; {goal.min_rows} at least, in {goal.decode_ms:.0f} ms or not: with "
+                f"fewer most requests would wait, and a rate measured while the machine was busy is too low"
+            )
         choices = {
-            f"a decode step of {roof.decode_ms(by_time, half):.3g} ms stays within {limit_ms:.0f} ms": by_time,
+            pace: max(by_time, goal.min_rows),
             f"{room / MIB:.0f} MiB hold this many sequences of {context} tokens": by_memory,
         }
         if goal.saturate:
@@ -270,7 +286,7 @@ class _Resolver:
     def chunk(self) -> int:
         roof, goal, block = self.roof, self.goal, self.config.cache.block_size
         wanted = goal.prefill_ms / roof.token_ms
-        least = max(2 * block, 2 * roof.free_rows)
+        least = max(2 * block, 2 * roof.free_rows, goal.min_chunk)
         value = min(MAX_CHUNK, max(wanted, least))
         value = max(block, _round_down(value, block))
         if wanted >= least:
@@ -279,8 +295,13 @@ class _Resolver:
                 f"weights) = {wanted:.0f} tokens, in whole blocks of {block}, at most {MAX_CHUNK}"
             )
         else:
+            why = (
+                "a prompt takes too many steps, and a rate measured while the machine was busy is too low"
+                if least == goal.min_chunk
+                else "a step just re-reads weights"
+            )
             reason = (
-                f"{goal.prefill_ms:.0f} ms allow {wanted:.0f} tokens; below {least} a step just re-reads weights, "
+                f"{goal.prefill_ms:.0f} ms allow {wanted:.0f} tokens; below {least} {why}, "
                 f"so a chunk takes {roof.prefill_ms(value):.0f} ms"
             )
         return int(self.knob("prefill_chunk_tokens", self.config.scheduling.prefill_chunk_tokens, value, reason))

@@ -41,8 +41,10 @@ def option(
     gt: float | None = None,
     le: float | None = None,
     power_of_two: bool = False,
+    secret: bool = False,
 ) -> msgspec.Meta:
-    """Metadata of one option. `derived`: None lets the profile choose. The bounds are checked by `load.check_value`."""
+    """Metadata of one option. `derived`: None lets the profile choose. `secret`: its value is never shown. The bounds
+    are checked by `load.check_value`."""
     extra: dict[str, Any] = {
         "group": group,
         "unit": unit,
@@ -51,6 +53,7 @@ def option(
         "gt": gt,
         "le": le,
         "power_of_two": power_of_two,
+        "secret": secret,
     }
     return msgspec.Meta(description=doc, extra=extra)
 
@@ -173,7 +176,7 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[
         Literal["fcfs", "priority", "fair"],
         option("Order of waiting requests: by arrival, by class, or by class and then tenant share.", "batch"),
-    ] = "priority"
+    ] = "fair"
     batching: Annotated[
         Literal["continuous", "static"],
         option("continuous: join and leave at every step. static: a batch ends before the next begins.", "batch"),
@@ -215,6 +218,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "reference: a row's result never depends on its batch mates. fast: wherever it costs little.", "baseline"
         ),
     ] = "fast"
+    journal: Annotated[
+        str | None,
+        option(
+            "File that records what the scheduler was given and each plan's digest, for `paceline replay`. "
+            "It holds prompts as token ids. none = off.",
+            "baseline",
+        ),
+    ] = None
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()
     scheduling: SchedulingConfig = SchedulingConfig()

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     NO_ROWS = "no_rows"  # max_num_seqs rows are taken
     NO_BLOCKS = "no_blocks"  # its prompt plus headroom does not fit now
     NO_BUDGET = "no_budget"  # this step's tokens are spent
+    TENANT_SHARE = "tenant_share"  # its tenant runs more than an equal part, and others are about
     PREFIX_IN_FLIGHT = "prefix_in_flight"  # another request is computing its next block
     LEADER_PREFILL = "leader_prefill"  # choice 0 of the same call is computing the prompt
     BATCH_WAIT = "batch_wait"  # max_wait_ms has not passed and the batch is not full

@@ -167,6 +167,14 @@ class CacheCleared(msgspec.Struct, frozen=True, kw_only=True, tag="cleared"):
 KVEvent: TypeAlias = BlockStored | BlockRemoved | CacheCleared
 
 
+class KVEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Events in order. Only so many are kept until somebody asks: `num_dropped` older ones were lost before the first
+    of these, and a follower that sees any lost must forget what it knew."""
+
+    events: list[KVEvent] = []
+    num_dropped: int = 0
+
+
 class KVStats(msgspec.Struct, frozen=True, kw_only=True):
     """The block ledger and the prefix cache's counters. free + cached + held + limbo = total, always."""
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.decision import Decision
-from paceline.contracts.kv import KVLayout, KVStats
+from paceline.contracts.kv import KVEvents, KVLayout, KVStats
 from paceline.contracts.request import Request, RequestOutput
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult
 
@@ -147,7 +147,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     saved_prefill_ms: float = 0.0  # prefix hits, priced by the cost model
     stalled: bool = False
+    trouble: str = ""  # why it is stalled, or has stopped for good, with the last decisions; lines of text for people
     last_step: dict[str, float] = msgspec.field(default_factory=dict)  # rows, tokens, decode_rows, host_us, device_ms
+    recent: list[Decision] = msgspec.field(default_factory=list)  # the newest decisions, oldest first
 
 
 class EngineClient(Protocol):
@@ -157,19 +159,34 @@ class EngineClient(Protocol):
         """Take a request in, or raise RequestError / QueueFullError; nothing else changes then."""
         ...
 
+    def submit_all(self, requests: Sequence[Request]) -> None:
+        """Take all of them in (the choices of one call, say), in order, or raise what the first that is refused raises;
+        then none is taken in and nothing else changes. One round trip."""
+        ...
+
     def abort(self, request_id: int) -> None:
         """End it in whatever phase it is. Unknown and finished ids are ignored."""
+        ...
+
+    def abort_all(self, request_ids: Sequence[int]) -> None:
+        """`abort` for each of them, in one round trip."""
         ...
 
     def outputs(self, timeout_s: float | None = None) -> Iterator[RequestOutput]:
         """Outputs that are ready, waiting at most `timeout_s` for the first."""
         ...
 
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> EngineStats:
+        """A look between steps. While a step hangs: the last look, with `stalled` and `trouble`."""
+        ...
 
     def decisions(self, request_id: int) -> Sequence[Decision]: ...
 
     def reset_prefix_cache(self) -> bool: ...
+
+    def kv_events(self) -> KVEvents:
+        """What became findable in the prefix cache, and what no longer is, since the last call. One follower drains."""
+        ...
 
     def drain(self, timeout_s: float) -> bool:
         """Take nothing new in and run what is there to its end; True if all of it ended in time."""

@@ -43,6 +43,10 @@ class Timeline(msgspec.Struct, kw_only=True):
     admitted: float = math.nan  # first scheduled
     chunks: list[tuple[float, int]] = msgspec.field(default_factory=list)  # (time, tokens delivered), in order
     end: float = math.nan  # terminal event
+    # when its KV blocks were free for others: `end`, or later by the steps in flight that still touched them. Known in
+    # the terminal output if no such step is left then; else nan there, and filled in later where the engine shares
+    # this object (its own process)
+    blocks_free: float = math.nan
     outcome: Outcome = Outcome.OK
 
     @property
@@ -55,9 +59,19 @@ class Timeline(msgspec.Struct, kw_only=True):
         return self.admitted - self.arrival
 
     @property
+    def first_token(self) -> float:
+        """When the first token was there."""
+        return self.chunks[0][0] if self.chunks else math.nan
+
+    @property
+    def prefill_s(self) -> float:
+        """First scheduled to the first token."""
+        return self.first_token - self.admitted
+
+    @property
     def ttft_s(self) -> float:
         """Planned time to the first token."""
-        return self.chunks[0][0] - self.planned if self.chunks else math.nan
+        return self.first_token - self.planned
 
     @property
     def tpot_s(self) -> float:

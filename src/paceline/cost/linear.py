@@ -30,6 +30,16 @@ class LinearStepCost:
         self.per_context_token_ms = per_context_token_ms
         self.last_observed: tuple[StepShape, float] | None = None
 
+    @property
+    def prices(self) -> dict[str, float]:
+        """The arguments that make an equal one."""
+        return {
+            "fixed_ms": self.fixed_ms,
+            "per_token_ms": self.per_token_ms,
+            "per_row_ms": self.per_row_ms,
+            "per_context_token_ms": self.per_context_token_ms,
+        }
+
     def step_ms(self, shape: StepShape) -> float:
         """Milliseconds of one step; a step without rows costs nothing."""
         if shape.num_rows == 0:

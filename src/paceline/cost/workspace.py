@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from paceline.contracts.kv import ceil_div
+from paceline.contracts.request import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from paceline.contracts.specs import ModelSpec
 from paceline.cost.memory import format_bytes
 
@@ -23,6 +24,9 @@ QUERY_TILE, KV_TILE = 16, 256  # of reference attention
 PROMPT_LOGITS = 1 << 22  # logits computed at once for the log-probabilities of a prompt ...
 COMPILED_BYTES = 576 << 10  # of one product; measured: 558 to 574 KiB for three shapes of weight (torch 2.13, AVX2)
 PROMPT_COPIES = 4  # ... and tensors of that size: logits, exp, comparison, best of them
+# A reported (id, log-probability) as Python objects: a pair, its two numbers, their places in the lists they pass.
+REPORTED_BYTES = 128
+REPORTED_PAIRS = 1 + MAX_LOGPROBS + MAX_LOGPROB_TOKEN_IDS
 
 
 class WorstStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +113,7 @@ def activation_bytes(
         mlp         T 5 m b                  gate, up, activation and its intermediate, product
         logits      5 copies x S V x 4       float32, with log-probabilities; 3 without
         prompt      4 copies x slice x 4     log-probabilities of a prompt, a slice of positions at a time
+        reported    (T + S) 149 x 128        what every position may report: itself, 20 alternatives, 128 ids by name
 
     `widened` as in `fast_attention_bytes`.
     """
@@ -121,6 +126,7 @@ def activation_bytes(
     logits = copies * step.num_logit_rows * spec.vocab_size * 4
     if step.logprobs:
         logits += PROMPT_COPIES * max(PROMPT_LOGITS, spec.vocab_size) * 4
+        logits += (step.num_tokens + step.num_logit_rows) * REPORTED_PAIRS * REPORTED_BYTES
     total = hidden + projections + attention_bytes + mlp + logits
     how = (
         f"worst step: {step.num_tokens} tokens, {step.num_rows} rows, context {step.context_tokens}; hidden "

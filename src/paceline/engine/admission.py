@@ -43,9 +43,9 @@ class Admission:
     ) -> None:
         self._settings = settings
         self._caps = caps
-        self._token_bytes = token_bytes
-        self._eos = tuple(dict.fromkeys(eos_token_ids))
-        self._eos_set = frozenset(self._eos)
+        self.token_bytes = token_bytes
+        self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
+        self._eos_set = frozenset(self.eos_token_ids)
         self._automata = StopAutomata()
         self.longest = _most_that_fits(kv, settings.max_model_len)
 
@@ -92,7 +92,7 @@ class Admission:
             raise RequestError("grammars are not supported by this engine", param="grammar", fix="leave it out")
         if request.adapter_digest:
             raise RequestError("adapters are not supported by this engine", param="adapter_digest", fix="leave it out")
-        if (request.stop_strings or sampling.stop) and self._token_bytes is None:
+        if (request.stop_strings or sampling.stop) and self.token_bytes is None:
             raise RequestError(
                 "stop strings need the bytes of tokens, which this engine was not given",
                 param="stop",
@@ -226,9 +226,9 @@ class Admission:
         matcher = None
         patterns = request.stop_strings or tuple(s.encode() for s in sampling.stop)
         if patterns:
-            assert self._token_bytes is not None
+            assert self.token_bytes is not None
             include = sampling.include_stop_str_in_output
-            matcher = StopMatcher(self._automata.of(patterns), self._token_bytes, include_stop=include)
+            matcher = StopMatcher(self._automata.of(patterns), self.token_bytes, include_stop=include)
             for token in request.prior_output:
                 matcher.push(token, None, may_stop=False)
             matcher.take(everything=True)  # its holder has them already
@@ -241,7 +241,7 @@ class Admission:
             min_tokens=sampling.min_tokens,
             limit=limit,
             matcher=matcher,
-            stop_text_bytes=None if sampling.include_stop_str_in_output else self._token_bytes,
+            stop_text_bytes=None if sampling.include_stop_str_in_output else self.token_bytes,
         )
         return RequestState(
             request,
@@ -254,7 +254,7 @@ class Admission:
 
     def stop_token_ids(self, request: Request) -> tuple[int, ...]:
         """Ids that end this request: end of sequence (unless ignored), then its own, each once."""
-        eos = () if request.sampling.ignore_eos else self._eos
+        eos = () if request.sampling.ignore_eos else self.eos_token_ids
         return tuple(dict.fromkeys((*eos, *request.sampling.stop_token_ids)))
 
 

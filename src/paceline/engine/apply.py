@@ -71,7 +71,7 @@ class Applier:
             if rejected:
                 self._waste(state, rejected)
             self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), now)
-        life.kv.step_done(flight.step)
+        life.step_done(flight.step, now)
 
     def _waste(self, state: RequestState, count: int) -> None:
         state.wasted_tokens += count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -30,14 +31,17 @@ from paceline.engine.wire import (
     Call,
     Failed,
     Outputs,
+    Phase,
     Ready,
     Reply,
     ResetCache,
     Shutdown,
     StopIntake,
     Submit,
+    TakeEvents,
     WireError,
     decode_call,
+    split_call,
 )
 from paceline.errors import EngineError, RequestError
 
@@ -45,36 +49,59 @@ _POLL_MS = 200
 _PARENT_GRACE_S = 5.0
 
 
+class PhaseRelay:
+    """Called with the name of each phase of a start-up, tells the client. `serve_child` connects it."""
+
+    def __init__(self) -> None:
+        self._outputs: zmq.Socket[bytes] | None = None
+
+    def connect(self, outputs: zmq.Socket[bytes]) -> None:
+        self._outputs = outputs
+
+    def __call__(self, name: str) -> None:
+        if self._outputs is not None:
+            self._outputs.send(encode(Phase(name=name)))
+
+
 def serve_child(
     core: EngineCore | Callable[[], EngineCore],
     address: str,
     *,
     info: Mapping[str, Any] | Callable[[EngineCore], Mapping[str, Any]] | None = None,
+    relay: PhaseRelay | None = None,
     watch_parent: bool = True,
     stall_limit_s: float = 120.0,
 ) -> int:
     """Serve one client at `address` (a ZMQ endpoint without its suffix) until it says so or is gone.
 
     `core` may be a function that builds the engine: then what it raises reaches the client as its start-up error.
-    `info` goes to the client when the engine is up. A step longer than `stall_limit_s` is told on stderr and in
-    `stats().stalled`. Returns the exit status for the process.
+    `relay`, called by that function in this thread, tells the client about phases of the start. `info` goes to the
+    client when the engine is up. A step longer than `stall_limit_s` is told on stderr and in `stats()`. SIGTERM is left
+    to the client, which may want to drain first: a service manager sends it to both. Returns the exit status for the
+    process.
     """
+    if threading.current_thread() is threading.main_thread():
+        # not SIG_IGN: programs started from here would inherit that
+        signal.signal(signal.SIGTERM, lambda *_: None)
     context = zmq.Context()
     calls, outputs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     try:
         for socket, suffix in ((calls, CALLS_SUFFIX), (outputs, OUTPUTS_SUFFIX)):
             socket.linger = 2000  # ms for the last words to leave
             socket.connect(address + suffix)
+        if relay is not None:
+            relay.connect(outputs)
         stop, wake = threading.Event(), threading.Event()
         if watch_parent:
             threading.Thread(target=_watch_parent, args=(stop, wake), name="paceline-parent", daemon=True).start()
         try:
             engine = core() if callable(core) else core
             about = info(engine) if callable(info) else info
+            ready = encode(Ready(pid=os.getpid(), info=dict(about or {})))
         except Exception as error:
             outputs.send(encode(Failed(error=WireError.of(error))))
             raise
-        outputs.send(encode(Ready(pid=os.getpid(), info=dict(about or {}))))
+        outputs.send(ready)
         server = _Server(engine, calls, stop, wake)
         server.start()
         try:
@@ -133,27 +160,30 @@ class _Server(threading.Thread):
             self._wake.set()  # the loop may be asleep
 
     def _reply(self, data: bytes) -> Reply:
+        number, call = split_call(data)
         try:
-            return Reply(value=self._answer(decode_call(data)))
+            return Reply(number=number, value=self._answer(decode_call(call)))
         except msgspec.DecodeError as error:
             # a value of the wrong type: its own side does not check types
             wrong = RequestError("a call that does not decode", seen=error, expected="fields of the declared types")
-            return Reply(error=WireError.of(wrong))
+            return Reply(number=number, error=WireError.of(wrong))
         except Exception as error:
-            return Reply(error=WireError.of(error))
+            return Reply(number=number, error=WireError.of(error))
 
     def _answer(self, call: Call) -> bytes:
         core = self._core
         if isinstance(call, Submit):
-            core.submit(call.request)
+            core.submit_all(call.requests)
         elif isinstance(call, Abort):
-            core.abort(call.request_id)
+            core.abort_all(call.request_ids)
         elif isinstance(call, AskStats):
             return encode(core.stats())
         elif isinstance(call, AskDecisions):
             return encode(list(core.decisions(call.request_id)))
         elif isinstance(call, ResetCache):
             return encode(core.reset_prefix_cache())
+        elif isinstance(call, TakeEvents):
+            return encode(core.kv_events())
         elif isinstance(call, StopIntake):
             core.stop_intake()
         elif isinstance(call, Shutdown):

@@ -37,8 +37,8 @@ class DecisionRing:
 
     def tail(self, count: int = 20) -> list[Decision]:
         """The newest decisions, oldest first."""
-        first = max(0, len(self._ring) - count)
-        return [self._ring[i] for i in range(first, len(self._ring))]
+        # a copy first: a watchdog looks while another thread records
+        return list(self._ring)[-count:] if count > 0 else []
 
     def dump(self, count: int = 20) -> str:
         """The newest decisions as text, one per line: what a watchdog prints."""

@@ -3,20 +3,24 @@
 The scheduler is a pure function of what it is given, so feeding a fresh one the same events yields the same plans.
 That is what a replay checks, and what lets a run on a device be examined later without it.
 
-Events are framed: a 4-byte little-endian length, then one msgpack value. Bounded journals drop the oldest events;
-what is left can be read but, its beginning gone, not replayed.
+Events are framed: a 4-byte little-endian length, then one msgpack value. A journal in memory drops the oldest events at
+its bound; what is left can be read but, its beginning gone, not replayed. One with a sink (`journal_file`) stops at its
+bound instead, and keeps the beginning.
 """
 
 from __future__ import annotations
 
+import io
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
 
+from paceline.contracts.ports import ExecutorCaps
 from paceline.contracts.request import Request
 from paceline.contracts.step import StepResult, decode, encode
+from paceline.engine.settings import SchedulerSettings
 from paceline.errors import EngineError
 
 if TYPE_CHECKING:
@@ -24,6 +28,20 @@ if TYPE_CHECKING:
 
 MAGIC = b"paceline-journal-1\n"
 _LENGTH_BYTES = 4
+
+
+class Began(msgspec.Struct, frozen=True, kw_only=True, tag="began"):
+    """What the recording scheduler was built from. First in a file, so that the file alone can be replayed."""
+
+    settings: SchedulerSettings
+    caps: ExecutorCaps
+    prefix_caching: bool
+    share_tenants: bool
+    max_chunk_tokens: int
+    model_revision: str
+    eos_token_ids: tuple[int, ...]
+    token_bytes: tuple[bytes, ...] | None
+    prices: dict[str, float]  # of the cost model, by the names its constructor has for them
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
@@ -55,7 +73,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True, tag="applied"):
     result: StepResult
 
 
-Event: TypeAlias = Submitted | Aborted | CacheReset | Planned | Applied
+Event: TypeAlias = Began | Submitted | Aborted | CacheReset | Planned | Applied
 
 
 def _decode_event(data: bytes) -> Event:
@@ -63,33 +81,74 @@ def _decode_event(data: bytes) -> Event:
 
 
 class StepJournal:
-    """Takes events in. Keeps them in memory (the newest `max_bytes` of them) or appends them to `sink`.
+    """Takes events in. Keeps them in memory (the newest `max_bytes` of them) or writes them to `sink` until `max_bytes`
+    are there or a write fails: then `ended` says why, `report` is told, and the engine goes on without.
 
-    A sink is written to but never closed; its owner opened it.
+    Each event is flushed: what is written survives the end of the process. The sink is closed by `close` if
+    `close_sink`; else its owner does that.
     """
 
-    def __init__(self, sink: BinaryIO | None = None, *, max_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        sink: BinaryIO | None = None,
+        *,
+        max_bytes: int = 64 << 20,
+        close_sink: bool = False,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
         self._sink = sink
+        self._close_sink = close_sink
+        self._report = report
         self._max_bytes = max_bytes
         self._frames: deque[bytes] = deque()
         self.num_bytes = 0
         self.num_events = 0
         self.num_dropped = 0
+        self.ended = ""  # why a sink is no longer written to
         if sink is not None:
-            sink.write(MAGIC)
+            self._append(sink, MAGIC)
 
     def record(self, event: Event) -> None:
+        if self.ended:
+            self.num_dropped += 1
+            return
         data = encode(event)
         frame = len(data).to_bytes(_LENGTH_BYTES, "little") + data
         self.num_events += 1
-        self.num_bytes += len(frame)
         if self._sink is not None:
-            self._sink.write(frame)
+            self._append(self._sink, frame)
             return
+        self.num_bytes += len(frame)
         self._frames.append(frame)
         while self.num_bytes > self._max_bytes and len(self._frames) > 1:
             self.num_bytes -= len(self._frames.popleft())
             self.num_dropped += 1
+
+    def _append(self, sink: BinaryIO, data: bytes) -> None:
+        if self.num_bytes + len(data) > self._max_bytes:
+            self._end(f"it has reached its bound of {self._max_bytes} bytes")
+            return
+        try:
+            sink.write(data)
+            sink.flush()
+        except (OSError, ValueError) as error:  # ValueError: closed
+            self._end(f"it cannot be written: {error}")
+            return
+        self.num_bytes += len(data)
+
+    def _end(self, why: str) -> None:
+        self.ended = why
+        self.num_dropped += 1
+        if self._report is not None:
+            self._report(f"the journal ends here: {why}")
+
+    def close(self) -> None:
+        """Record nothing more. Idempotent."""
+        if self._sink is None:
+            return
+        self.ended = self.ended or "it was closed"
+        if self._close_sink:
+            self._sink.close()
 
     def to_bytes(self) -> bytes:
         """The journal as a file would hold it. Only for journals kept in memory."""
@@ -100,17 +159,31 @@ class StepJournal:
 
 def read_events(data: bytes) -> Iterator[Event]:
     """The events of a journal, truncated or not. A last event cut short (a crash while writing) ends the iteration."""
-    head, _, _ = data.partition(b"\n")
+    return read_stream(io.BytesIO(data))
+
+
+def read_stream(stream: BinaryIO, *, whole: bool = False) -> Iterator[Event]:
+    """The same from a stream, one event at a time. `whole`: refuse a journal whose beginning was dropped.
+
+    Raises EngineError for what is not a journal and for an event that does not decode.
+    """
+    head = stream.readline(2 * len(MAGIC))
     if not head.startswith(MAGIC.rstrip(b"\n")):
-        raise EngineError("this is not a step journal", seen=data[:20], expected=f"bytes that begin with {MAGIC!r}")
-    at = len(head) + 1
-    while at + _LENGTH_BYTES <= len(data):
-        size = int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
-        at += _LENGTH_BYTES
-        if at + size > len(data):
+        raise EngineError("this is not a step journal", seen=head[:20], expected=f"bytes that begin with {MAGIC!r}")
+    if whole and head != MAGIC:
+        raise EngineError(
+            "the journal's beginning was dropped, so it cannot be replayed",
+            fix="record to a file, or raise max_bytes",
+        )
+    for index in range(1 << 62):
+        frame = stream.read(_LENGTH_BYTES)
+        size = int.from_bytes(frame, "little")
+        if len(frame) < _LENGTH_BYTES or len(data := stream.read(size)) < size:
             return
-        yield _decode_event(data[at : at + size])
-        at += size
+        try:
+            yield _decode_event(data)
+        except (msgspec.DecodeError, TypeError, ValueError) as error:
+            raise EngineError("the journal is damaged", seen=f"event {index}: {error}") from None
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,23 +193,19 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     num_events: int
 
 
-def replay(
-    data: bytes,
-    make_scheduler: Callable[[], Scheduler],
-) -> Replay:
+def replay(data: bytes, make_scheduler: Callable[[], Scheduler]) -> Replay:
     """Feed a fresh scheduler the recorded events; raise EngineError at the first plan that differs.
 
     `make_scheduler` must build what the recording engine had: the same settings, caps, layout and cost model.
     """
-    if data.startswith(MAGIC.rstrip(b"\n") + b" truncated"):
-        raise EngineError(
-            "the journal's beginning was dropped, so it cannot be replayed",
-            fix="record to a file, or raise max_bytes",
-        )
-    scheduler = make_scheduler()
+    return replay_events(read_stream(io.BytesIO(data), whole=True), make_scheduler())
+
+
+def replay_events(events: Iterable[Event], scheduler: Scheduler) -> Replay:
+    """`replay` for events that come one by one and a scheduler that is fresh."""
     digests: list[bytes] = []
     num_events = 0
-    for event in read_events(data):
+    for event in events:
         num_events += 1
         if isinstance(event, Submitted):
             scheduler.add(event.request, event.now)
@@ -157,7 +226,7 @@ def replay(
                 )
             if digest:
                 digests.append(digest)
-        else:
+        elif isinstance(event, Applied):
             scheduler.apply(event.result, event.now)
         scheduler.outputs()
     return Replay(digests=tuple(digests), num_events=num_events)

@@ -23,7 +23,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvent, KVLayout, KVStats, ceil_div
+from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, KVLayout, KVStats, ceil_div
 from paceline.contracts.request import Request
 from paceline.engine import kv_window
 from paceline.engine.block_pool import BlockPool
@@ -59,8 +59,8 @@ class KVManager:
         self.layout = layout
         self.prefix_caching = prefix_caching
         self.max_chunk_tokens = max_chunk_tokens
-        self._revision = model_revision
-        self._share_tenants = share_tenants
+        self.model_revision = model_revision
+        self.share_tenants = share_tenants
         self._block_size = layout.block_size
         self._num_groups = len(layout.groups)
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
@@ -78,11 +78,11 @@ class KVManager:
     def keys_for(self, request: Request) -> SequenceKeys:
         """Chained keys of the full blocks of its known tokens (prompt and prior output). Once per request."""
         domain = CacheDomain(
-            model_revision=self._revision,
+            model_revision=self.model_revision,
             kv_dtype=self.layout.dtype,
             adapter_digest=request.adapter_digest,
             salt=request.cache_salt,
-            tenant="" if self._share_tenants else request.tenant,
+            tenant="" if self.share_tenants else request.tenant,
         )
         return SequenceKeys(request, domain, self._block_size, enabled=self.prefix_caching)
 
@@ -327,7 +327,7 @@ class KVManager:
         """Keys that stopped being pending since the last call, ready or given up: wake who waits for them. Drain it."""
         return self._cache.take_settled()
 
-    def events(self) -> list[KVEvent]:
+    def take_events(self) -> KVEvents:
         """What others may follow the cache by, oldest first, since the last call. The oldest are lost when full."""
         return self._cache.take_events()
 

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from paceline.contracts.decision import Decision, Kind, Reason
 from paceline.contracts.request import FinishReason, RequestOutput, TokenLogprob, Usage
-from paceline.contracts.slo import Outcome
+from paceline.contracts.slo import Outcome, Timeline
 from paceline.engine.decisions import DecisionRing
 from paceline.engine.kv_manager import KVManager, SequenceKV
 from paceline.engine.queue import WaitingQueue
@@ -42,6 +42,7 @@ class Lifecycle:
         self.outputs: list[RequestOutput] = []
         self.step = 0  # the step planned next
         self.applied_step = NO_STEP
+        self._in_limbo: dict[int, list[Timeline]] = {}  # by step: of ended requests whose blocks wait for it
         # totals
         self.num_preemptions = 0
         self.num_finished = 0
@@ -115,6 +116,7 @@ class Lifecycle:
         assert state.kv is not None
         in_flight = state.last_step if state.last_step > self.applied_step else None
         self.kv.release(state.kv, in_flight_step=in_flight)
+        state.limbo_step = NO_STEP if in_flight is None else in_flight
         self.releases.append(state.row)
         heappush(self.free_rows, state.row)
         del self.running[state.request_id]
@@ -126,6 +128,12 @@ class Lifecycle:
         self.wasted_tokens += state.drop_residency()
         state.account_blocks(now)
         self._wake_followers(state)
+
+    def step_done(self, step: int, now: float) -> None:
+        """The result of `step` was applied: blocks that waited for it are free."""
+        self.kv.step_done(step)
+        for timeline in self._in_limbo.pop(step, ()):
+            timeline.blocks_free = now
 
     def _wake_followers(self, state: RequestState) -> None:
         if state.has_followers:
@@ -186,6 +194,10 @@ class Lifecycle:
             output.stop_reason = state.rules.stop_reason
             output.cut_bytes = state.rules.cut_bytes
         state.timeline.end = now
+        if state.limbo_step > self.applied_step:
+            self._in_limbo.setdefault(state.limbo_step, []).append(state.timeline)
+        else:
+            state.timeline.blocks_free = now
         state.timeline.outcome = _OUTCOMES[finish]
         output.timeline = state.timeline
         output.usage = usage_of(state)

@@ -1,8 +1,9 @@
 """The engine's loop: take requests in, plan, submit, apply, hand outputs out.
 
 One thread calls `step`. Others may submit, abort and look: they hold the lock only while the host part of a step does
-not, so a request can enter while the device computes. All that reaches the scheduler goes through here and into the
-journal, in one order.
+not, so a request can enter while the device computes. They wait for it at most `lock_limit_s`: should planning itself
+hang, a look returns what was seen last, and says so, and every other call raises EngineError. All that reaches the
+scheduler goes through here and into the journal, in one order.
 
 Results are applied in the order of submission, and how many a step applies depends on the depth alone, never on which
 of them happens to be ready. At depth 1 a step returns the outputs of its own plan, so they leave before the next one
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from paceline.contracts.decision import Decision
+from paceline.contracts.kv import KVEvents
 from paceline.contracts.ports import Clock, EngineStats, Executor, Handle
 from paceline.contracts.request import FinishReason, Request, RequestOutput
 from paceline.contracts.step import SampleInputs, StepPlan
@@ -41,7 +44,7 @@ class EngineCore:
     ended with an error, `healthy` is false and nothing new is taken in.
 
     `masks` computes what the draw needs from the host (grammars) while the forward pass runs; `draw_seed` gives seeds
-    to requests without one.
+    to requests without one. `lock_limit_s`: how long other threads wait for the host part of a step.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class EngineCore:
         *,
         masks: MaskSource | None = None,
         draw_seed: Callable[[], int] = _system_seed,
+        lock_limit_s: float = 5.0,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -64,52 +68,96 @@ class EngineCore:
         self._in_flight: deque[tuple[StepPlan, Handle]] = deque()
         self._open: dict[int, int] = {}  # request id -> seed
         self._lock = threading.RLock()
+        self._lock_limit_s = lock_limit_s
+        self._hung = False  # nobody got the lock in time, and nobody has got it since
         self._error: EngineError | None = None
         self._last_outputs: list[RequestOutput] = []  # those of the end; the next step hands them out
         self._slow: str | None = None
         self._draining = False
         self._idle = False  # the last plan was empty, nothing is in flight, and nothing has come since
-        self._last_step: dict[str, float] = {}
+        self._last_plan: tuple[StepPlan, float] | None = None  # applied last, and its device ms
+        self._last_host_s = 0.0
+        self._last_stats = scheduler.stats(clock.now())
         self.busy_since: float | None = None  # start of the step that runs now; the watchdog reads it
 
     # --- intake
 
     def submit(self, request: Request) -> None:
         """Take a request in, or raise RequestError, QueueFullError or EngineError; nothing else changes then."""
-        with self._lock:
+        self.submit_all((request,))
+
+    def submit_all(self, requests: Sequence[Request]) -> None:
+        """Take all of them in, in order, or raise what the first that is refused raises; nothing else changes then."""
+        with self._outside():
             self._require_alive()
             if self._draining:
                 raise EngineError("the engine is draining and takes nothing new", fix="send the request elsewhere")
-            if request.request_id in self._open:
-                raise RequestError(
-                    "this request id is still in use",
-                    param="request_id",
-                    seen=request.request_id,
-                    expected="an id no open request has",
-                )
-            seed = request.sampling.seed
-            if seed is None:
-                # choices of one call share their seed
-                seed = self._open[request.leader] if request.leader in self._open else self._draw_seed()
-                sampling = msgspec.structs.replace(request.sampling, seed=seed)
-                request = msgspec.structs.replace(request, sampling=sampling)
+            seeds: dict[int, int] = {}
+            seeded = [self._with_seed(request, seeds) for request in requests]
             now = self.clock.now()
-            self.scheduler.add(request, now)
-            self._open[request.request_id] = seed
+            self.scheduler.add_all(seeded, now)
+            self._open.update(seeds)
             self._idle = False
             if self.journal is not None:
-                self.journal.record(Submitted(now=now, request=request))
+                for request in seeded:
+                    self.journal.record(Submitted(now=now, request=request))
+
+    def _with_seed(self, request: Request, seeds: dict[int, int]) -> Request:
+        """The request with its seed resolved, which is noted in `seeds`, those of the same call."""
+        request_id = request.request_id
+        if request_id in self._open or request_id in seeds:
+            raise RequestError(
+                "this request id is still in use",
+                param="request_id",
+                seen=request_id,
+                expected="an id no open request has",
+            )
+        seed = request.sampling.seed
+        if seed is None:
+            # choices of one call share their seed
+            seed = seeds.get(request.leader, self._open.get(request.leader)) if request.leader is not None else None
+            seed = self._draw_seed() if seed is None else seed
+            sampling = msgspec.structs.replace(request.sampling, seed=seed)
+            request = msgspec.structs.replace(request, sampling=sampling)
+        seeds[request_id] = seed
+        return request
 
     def abort(self, request_id: int) -> None:
         """End a request in whatever phase it is; unknown and finished ids are ignored."""
-        with self._lock:
-            if request_id not in self._open or self._error is not None:
+        self.abort_all((request_id,))
+
+    def abort_all(self, request_ids: Sequence[int]) -> None:
+        """`abort` for each of them."""
+        with self._outside():
+            if self._error is not None:
                 return
             now = self.clock.now()
-            self.scheduler.abort(request_id, now)
-            self._idle = False
-            if self.journal is not None:
-                self.journal.record(Aborted(now=now, request_id=request_id))
+            for request_id in request_ids:
+                if request_id not in self._open:
+                    continue
+                self.scheduler.abort(request_id, now)
+                self._idle = False
+                if self.journal is not None:
+                    self.journal.record(Aborted(now=now, request_id=request_id))
+
+    @contextmanager
+    def _outside(self) -> Iterator[None]:
+        """The lock, for a thread that does not step."""
+        if not self._enter():
+            raise EngineError("the engine hangs between two steps", seen=self._hang(), fix="restart the engine")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _enter(self) -> bool:
+        """Take the lock within the limit. Once that has failed, callers behind wait but shortly: they may be many."""
+        got = self._lock.acquire(timeout=min(0.05, self._lock_limit_s) if self._hung else self._lock_limit_s)
+        self._hung = not got
+        return got
+
+    def _hang(self) -> str:
+        return f"planning or applying a step has taken more than {self._lock_limit_s:g} s"
 
     # --- the step
 
@@ -153,8 +201,7 @@ class EngineCore:
         host_s = planned_at - now
         while len(self._in_flight) > keep:
             host_s += self._apply_oldest()
-        if self._last_step:
-            self._last_step["host_us"] = host_s * 1e6
+        self._last_host_s = host_s
         return self._take_outputs()
 
     def _apply_oldest(self) -> float:
@@ -168,13 +215,7 @@ class EngineCore:
             self.scheduler.apply(result, now)
             if self.journal is not None:
                 self.journal.record(Applied(now=now, result=result))
-            self._last_step = {
-                "rows": float(plan.num_rows),
-                "tokens": float(plan.num_tokens),
-                "decode_rows": float(((plan.count - plan.num_draft) == 1).sum()),
-                "device_ms": result.device_ms,
-                "est_ms": plan.est_ms,
-            }
+            self._last_plan = plan, result.device_ms
             return self.clock.now() - now
 
     def _take_outputs(self) -> list[RequestOutput]:
@@ -228,7 +269,7 @@ class EngineCore:
     @property
     def healthy(self) -> bool:
         """Ready to serve: not stopped, and the step that runs, if any, is not suspiciously long."""
-        return self._error is None and self._slow is None
+        return self.trouble is None
 
     @property
     def trouble(self) -> str | None:
@@ -257,13 +298,45 @@ class EngineCore:
             return 0.0 if wake is None else max(0.0, wake - self.clock.now())
 
     def stats(self) -> EngineStats:
-        with self._lock:
+        """A look between steps, or during a step's device part."""
+        if not self._enter():
+            return self._stats_of_a_hang()
+        try:
             stats = self.scheduler.stats(self.clock.now())
-            return msgspec.structs.replace(stats, stalled=not self.healthy, last_step=dict(self._last_step))
+            trouble = self.trouble
+            self._last_stats = msgspec.structs.replace(
+                stats, stalled=trouble is not None, trouble=trouble or "", last_step=self._last_step()
+            )
+            return self._last_stats
+        finally:
+            self._lock.release()
+
+    def _last_step(self) -> dict[str, float]:
+        """The step applied last, in numbers: worked out when asked, not at every step."""
+        if self._last_plan is None:
+            return {}
+        plan, device_ms = self._last_plan
+        return {
+            "rows": float(plan.num_rows),
+            "tokens": float(plan.num_tokens),
+            "decode_rows": float(((plan.count - plan.num_draft) == 1).sum()),
+            "device_ms": device_ms,
+            "est_ms": plan.est_ms,
+            "host_us": self._last_host_s * 1e6,
+        }
+
+    def _stats_of_a_hang(self) -> EngineStats:
+        trouble = self.trouble or f"{self._hang()}\n{self.dump()}"
+        return msgspec.structs.replace(self._last_stats, time=self.clock.now(), stalled=True, trouble=trouble)
 
     def decisions(self, request_id: int) -> Sequence[Decision]:
-        with self._lock:
+        with self._outside():
             return self.scheduler.explain(request_id)
+
+    def kv_events(self) -> KVEvents:
+        """Changes of the prefix cache since the last call."""
+        with self._outside():
+            return self.scheduler.kv_events()
 
     def dump(self) -> str:
         """The last decisions as text, for people. Takes no lock: it is asked for when a step hangs."""
@@ -283,7 +356,7 @@ class EngineCore:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False if that could not be done now."""
-        with self._lock:
+        with self._outside():
             now = self.clock.now()
             done = self.scheduler.reset_prefix_cache(now)
             if self.journal is not None:
@@ -297,6 +370,8 @@ class EngineCore:
             self._end(EngineError("the engine is closed"))
             self._in_flight.clear()
             self.executor.close()
+            if self.journal is not None:
+                self.journal.close()
 
     def _require_alive(self) -> None:
         if self._error is not None:

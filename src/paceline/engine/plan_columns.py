@@ -12,6 +12,10 @@ from paceline.engine.request_state import NO_ROW, RequestState
 
 _NONE = np.empty(0, dtype=np.int32)
 _NONE.flags.writeable = False
+_NO_BLOCKS = (_NONE, _NONE, _NONE, _NONE)
+_NO_COPIES = (_NONE, _NONE)
+# plain numbers: reading an enum's value costs a call, and rows are many
+_LOGITS_NONE, _LOGITS_LAST, _LOGITS_ALL = Logits.NONE.value, Logits.LAST.value, Logits.ALL.value
 
 
 def column(values: Sequence[int]) -> Int32:
@@ -73,8 +77,8 @@ def _plan(
     *,
     releases: Int32 = _NONE,
     admits: tuple[RowAdmit, ...] = (),
-    blocks: tuple[Int32, Int32, Int32, Int32] = (_NONE, _NONE, _NONE, _NONE),
-    copies: tuple[Int32, Int32] = (_NONE, _NONE),
+    blocks: tuple[Int32, Int32, Int32, Int32] = _NO_BLOCKS,
+    copies: tuple[Int32, Int32] = _NO_COPIES,
     rows: tuple[Int32, Int32, Int32, Int32, Int32, Int32, Int32, Int32] = (_NONE,) * 8,
     draft_ids: Int32 = _NONE,
     est_ms: float = 0.0,
@@ -164,7 +168,7 @@ class RowColumns:
         self.counts += [1] * size
         self.num_drafts += [0] * size
         self.wants += [0] * size
-        self.logits += [Logits.LAST.value] * size
+        self.logits += [_LOGITS_LAST] * size
         self.samples += [1] * size
         self.attention_pairs += pairs
         if drafts or self.want_drafts:
@@ -199,9 +203,9 @@ class RowColumns:
         self.num_drafts.append(0)
         self.wants.append(self._want(state) if reaches_end else 0)
         if not state.prompt_logprobs_done and start < state.num_prompt - 1:
-            self.logits.append(Logits.ALL.value)
+            self.logits.append(_LOGITS_ALL)
         else:
-            self.logits.append(Logits.LAST.value if reaches_end else Logits.NONE.value)
+            self.logits.append(_LOGITS_LAST if reaches_end else _LOGITS_NONE)
         self.samples.append(int(reaches_end))
         self.feeds.append(NO_FEED)
         self.attention_pairs += count * start + count * (count + 1) // 2
@@ -221,29 +225,38 @@ class RowColumns:
         return Flight(self.step, self.states, self.rows, self.counts, self.num_drafts, self.samples)
 
     def plan(self, selection: Selection, admits: tuple[RowAdmit, ...], releases: list[int], est_ms: float) -> StepPlan:
-        groups, rows, indices, ids = [], [], [], []
-        for state, new in selection.grown:
-            for group, index, block in new:
-                groups.append(group)
-                rows.append(state.row)
-                indices.append(index)
-                ids.append(block)
+        # one array: a fixed cost once, not once per column
+        columns = (
+            self.rows,
+            self.starts,
+            self.counts,
+            self.num_drafts,
+            self.wants,
+            self.logits,
+            self.samples,
+            self.feeds,
+        )
+        row, start, count, num_draft, want_drafts, logits, sample, feed_step = np.array(columns, dtype=np.int32)
+        copies = selection.copies
         return _plan(
             self.step,
             releases=column(releases),
             admits=admits,
-            blocks=(column(groups), column(rows), column(indices), column(ids)),
-            copies=(column([s for s, _ in selection.copies]), column([d for _, d in selection.copies])),
-            rows=(
-                column(self.rows),
-                column(self.starts),
-                column(self.counts),
-                column(self.num_drafts),
-                column(self.wants),
-                column(self.logits),
-                column(self.samples),
-                column(self.feeds),
-            ),
+            blocks=_block_columns(selection) if selection.grown else _NO_BLOCKS,
+            copies=(column([s for s, _ in copies]), column([d for _, d in copies])) if copies else _NO_COPIES,
+            rows=(row, start, count, num_draft, want_drafts, logits, sample, feed_step),
             draft_ids=column(self.draft_ids),
             est_ms=est_ms,
         )
+
+
+def _block_columns(selection: Selection) -> tuple[Int32, Int32, Int32, Int32]:
+    """Group, row, index and id of each block the step's rows get."""
+    groups, rows, indices, ids = [], [], [], []
+    for state, new in selection.grown:
+        for group, index, block in new:
+            groups.append(group)
+            rows.append(state.row)
+            indices.append(index)
+            ids.append(block)
+    return column(groups), column(rows), column(indices), column(ids)

@@ -50,6 +50,14 @@ def headroom_blocks(settings: SchedulerSettings, *, num_blocks: int, num_groups:
     return int(settings.watermark * num_blocks) + num_groups
 
 
+def goes_on_first(begun: RequestState, head: RequestState, debt: Callable[[RequestState], float]) -> bool:
+    """Does a prefill that has begun get positions before the head of the queue? Within a class yes, unless the head is
+    of another tenant that was served no more than its own."""
+    if begun.priority != head.priority or begun.tenant == head.tenant:
+        return begun.priority <= head.priority
+    return debt(begun) < debt(head)
+
+
 def prefill_budget(settings: SchedulerSettings, *, num_decode_tokens: int, max_tokens: int) -> int:
     """Positions left for prefill: what decode leaves of the step, but never below the minimum share.
 

@@ -17,6 +17,7 @@ from paceline.engine.plan_columns import Selection
 from paceline.engine.request_state import NO_ROW, Phase, RequestState
 from paceline.engine.room import Room
 from paceline.engine.settings import SchedulerSettings
+from paceline.engine.shares import Shares
 
 _ASK_AGAIN_STEPS = 16
 
@@ -35,6 +36,7 @@ class Prefills:
         self._num_groups = len(layout.groups)
         self._num_blocks = layout.num_blocks
         self._batch_left = 0  # static batching: places left in the batch being formed
+        self._shares: Shares | None = None  # of this step; None: nobody has to share
         self._blocked: tuple[int, int | None] | None = None  # head that lacked blocks, and the lowest class then ...
         self._blocked_available = 0  # ... blocks available then
         self._blocked_until = 0  # ... step from which it is quoted again in any case
@@ -45,15 +47,16 @@ class Prefills:
         queue = self._queue
         self.hold_until = None
         left = budget
+        self._shares = self._shares_of(budget, now)
         if len(started) > 1:
-            started.sort(key=_order)
+            started.sort(key=lambda s: (s.priority, queue.debt(s), s.arrival, s.request_id))
         turn = iter(started)
         begun = next(turn, None)
         admitting = queue.num_requests > queue.num_parked and self._may_admit(now)
         parks_left = self._settings.max_num_seqs  # bounds the quotes of one step
         while left > 0:
             head = queue.peek() if admitting else None
-            if begun is not None and (head is None or begun.priority <= head.priority):
+            if begun is not None and (head is None or policies.goes_on_first(begun, head, queue.debt)):
                 left -= self._continue(selection, begun, left, now)
                 begun = next(turn, None)
             elif head is None:
@@ -77,14 +80,29 @@ class Prefills:
         if state.row == NO_ROW:
             return 0  # a victim by now
         todo = state.todo
-        count = policies.chunk_tokens(self._settings, todo, left)
+        count = policies.chunk_tokens(self._settings, todo, self._room_for(state, left))
+        if not count:
+            return 0
         end = state.planned + count
         # Its blocks were promised at admission; only plans in flight over a sliding window can delay some of them.
         if end > state.capacity and not self._room.grow(selection, state, end, now):
             return 0
         self._note_chunk(state, count, todo, now)
+        if self._shares is not None:
+            self._shares.spend(state, count)
         selection.prefills.append((state, count))
         return count
+
+    def _shares_of(self, budget: int, now: float) -> Shares | None:
+        """Only the fair policy knows tenants, and one tenant alone has nobody to share with."""
+        settings, queue = self._settings, self._queue
+        if settings.policy != "fair" or settings.batching == "static" or len(about := queue.arrivals.about(now)) < 2:
+            return None
+        running = self._life.running.values()
+        return Shares(about, running, queue.debt_of, max_rows=settings.max_num_seqs, budget=budget)
+
+    def _room_for(self, state: RequestState, left: int) -> int:
+        return left if self._shares is None else self._shares.room(state, left)
 
     def _note_chunk(self, state: RequestState, count: int, todo: int, now: float) -> None:
         if count < todo:
@@ -129,11 +147,16 @@ class Prefills:
         if selection.victim_class is not None and head.priority >= selection.victim_class:
             self._wait(head, Reason.AFTER_PREEMPTION, now)
             return 0
-        no_row = len(life.running) >= settings.max_num_seqs
+        if (left := self._room_for(head, left)) <= 0:
+            self._wait(head, Reason.TENANT_SHARE, now, running=len(life.running))
+            return 0
+        row_limit = settings.max_num_seqs if self._shares is None else self._shares.row_limit(head)
+        no_row = len(life.running) >= row_limit
         lowest = life.lowest_running_class
         may_preempt = lowest is not None and lowest > head.priority and settings.batching == "continuous"
         if no_row and not may_preempt:
-            self._wait(head, Reason.NO_ROWS, now, running=len(life.running))
+            full = len(life.running) >= settings.max_num_seqs
+            self._wait(head, Reason.NO_ROWS if full else Reason.TENANT_SHARE, now, running=len(life.running))
             return 0
         if self._still_blocked(head, lowest):
             return 0
@@ -307,9 +330,8 @@ class Prefills:
         selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
         selection.copies += kv.copies
         selection.admits.append(state)
+        if self._shares is not None:
+            self._shares.spend(state, count)
+            self._shares.note_row(state)
         selection.prefills.append((state, count))
         return count
-
-
-def _order(state: RequestState) -> tuple[int, float, int]:
-    return state.priority, state.arrival, state.request_id

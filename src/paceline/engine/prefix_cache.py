@@ -32,6 +32,7 @@ from paceline.contracts.kv import (
     CacheCleared,
     CacheDomain,
     KVEvent,
+    KVEvents,
     KVGroupSpec,
     chain_key,
     root_key,
@@ -145,6 +146,7 @@ class PrefixCache:
         self._domains: OrderedDict[bytes, BlockKey] = OrderedDict()
         self._events: deque[KVEvent] = deque(maxlen=event_capacity)
         self.dropped_events = 0
+        self._told_dropped = 0  # of those, how many a follower was told of
 
     # lookup
 
@@ -305,10 +307,10 @@ class PrefixCache:
             self.dropped_events += 1
         self._events.append(event)
 
-    def take_events(self) -> list[KVEvent]:
-        events = list(self._events)
+    def take_events(self) -> KVEvents:
+        events, self._told_dropped, dropped = list(self._events), self.dropped_events, self._told_dropped
         self._events.clear()
-        return events
+        return KVEvents(events=events, num_dropped=self._told_dropped - dropped)
 
 
 def _remember(memory: OrderedDict[bytes, Value], key: bytes, value: Value, capacity: int) -> None:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from paceline.engine.request_state import Phase, RequestState
 from paceline.engine.settings import Policy
+from paceline.engine.shares import Arrivals
 
 _MIN_DEAD = 64
 _MAX_IDLE_CLASSES = 64  # classes with nobody waiting whose counters the fair policy remembers
@@ -70,7 +71,9 @@ class _Tenants:
     def __init__(self) -> None:
         self.queues: dict[str, _Arrivals] = {}
         self.served: dict[str, float] = {}
-        self._order: list[tuple[float, str]] = []  # heap of those present; a stale counter is a lower bound
+        # heap of those present: (counter, -serial of coming back, tenant). A stale counter is a lower bound; of equals
+        # the one that came back last is first: it was served least lately
+        self._order: list[tuple[float, int, str]] = []
         self._present: dict[str, None] = {}
         self._floor = 0.0
         self.num_queued = 0  # requests in the order; none: the queue does not look at this class
@@ -84,7 +87,7 @@ class _Tenants:
             served = max(self.served.get(tenant, 0.0), floor)
             self.served[tenant] = served
             self._present[tenant] = None
-            heappush(self._order, (served, tenant))
+            heappush(self._order, (served, -serial, tenant))
             self._forget_idle()
         queue = self.queues.get(tenant)
         if queue is None:
@@ -93,24 +96,24 @@ class _Tenants:
 
     def peek(self) -> RequestState | None:
         self._clean()
-        return self.queues[self._order[0][1]].peek() if self._order else None
+        return self.queues[self._order[0][2]].peek() if self._order else None
 
     def pop(self) -> None:
         self.num_queued -= 1
-        self.queues[self._order[0][1]].pop()
+        self.queues[self._order[0][2]].pop()
 
     def _clean(self) -> None:
         """Make the top of the order true: a tenant with somebody waiting and its counter of now."""
         order = self._order
         while order:
-            served, tenant = order[0]
+            served, age, tenant = order[0]
             if self.queues[tenant].peek() is None:
                 heappop(order)
                 del self._present[tenant]
                 del self.queues[tenant]
                 self._floor = max(self._floor, served)
             elif self.served[tenant] != served:
-                heapreplace(order, (self.served[tenant], tenant))
+                heapreplace(order, (self.served[tenant], age, tenant))
             else:
                 return
 
@@ -134,6 +137,7 @@ class WaitingQueue:
 
     def __init__(self, policy: Policy) -> None:
         self._fair = policy == "fair"
+        self.arrivals = Arrivals()  # noted for the fair policy only
         self._classes: dict[int, _Tenants] = {}
         self._priorities: list[int] = []  # sorted; of classes with somebody in the order
         self._idle: dict[int, None] = {}  # other classes that are remembered, the one idle longest first
@@ -155,6 +159,8 @@ class WaitingQueue:
             waiting = {e[1]: e for e in self._by_arrival if e[3].phase is Phase.WAITING}
             self._by_arrival = list(waiting.values())
             heapify(self._by_arrival)
+        if self._fair:
+            self.arrivals.note(state)
         self._enter(state)
 
     def _enter(self, state: RequestState) -> None:
@@ -248,9 +254,13 @@ class WaitingQueue:
 
     def debt(self, state: RequestState) -> float:
         """Positions computed for a request's tenant within its class; 0 when the policy is not fair."""
-        if not self._fair or (tenants := self._classes.get(state.priority)) is None:
+        return self.debt_of(state.priority, state.tenant)
+
+    def debt_of(self, priority: int, tenant: str) -> float:
+        """The same by name."""
+        if not self._fair or (tenants := self._classes.get(priority)) is None:
             return 0.0
-        return tenants.served.get(state.tenant, 0.0)
+        return tenants.served.get(tenant, 0.0)
 
     def in_order(self) -> list[RequestState]:
         """Everybody in the order, parked ones left out. Looks at all of them: for explanations only."""

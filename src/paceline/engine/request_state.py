@@ -87,6 +87,7 @@ class RequestState:
         "kv_since",
         "last_draw_step",
         "last_step",
+        "limbo_step",
         "limit",
         "num_prompt",
         "output",
@@ -143,6 +144,7 @@ class RequestState:
         self.drafts: list[int] = []
         self.last_step = NO_STEP  # last plan that touches its blocks
         self.last_draw_step = NO_STEP  # last plan that draws for it
+        self.limbo_step = NO_STEP  # step that must end before the blocks it gave back last are free
         # waiting
         self.queued = False  # has a live entry in the queue
         self.parked_on: bytes | int | None = None  # prefix key, or request id of the leader

@@ -11,10 +11,11 @@ tensors, threads, and the prices themselves (a `CostModel` is asked).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import ChainMap, deque
+from collections.abc import Mapping, Sequence
 
 from paceline.contracts.decision import Decision, Kind, Reason
+from paceline.contracts.kv import KVEvents
 from paceline.contracts.ports import CostModel, Drafter, EngineStats, ExecutorCaps
 from paceline.contracts.request import FinishReason, Request, RequestOutput
 from paceline.contracts.step import StepPlan, StepResult
@@ -22,13 +23,17 @@ from paceline.engine.admission import Admission
 from paceline.engine.apply import Applier
 from paceline.engine.deadlines import Deadlines
 from paceline.engine.decisions import DecisionRing, behind
+from paceline.engine.journal import Began
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.plan_builder import PlanBuilder
 from paceline.engine.plan_columns import Flight
 from paceline.engine.queue import WaitingQueue
+from paceline.engine.request_state import RequestState
 from paceline.engine.settings import SchedulerSettings
 from paceline.errors import StallError
+
+RECENT_DECISIONS = 32  # that `stats` shows
 
 
 class Scheduler:
@@ -64,13 +69,22 @@ class Scheduler:
     def add(self, request: Request, now: float) -> None:
         """Take a request in. Raises RequestError (it is wrong) or QueueFullError (there is no place); nothing changes
         then."""
-        self._admission.check(request, self._life.open)
-        self._admission.check_queue(
-            request, num_waiting=self._queue.num_requests, waiting_tokens=self._queue.num_tokens
-        )
-        state = self._admission.make_state(request, now)
-        self._life.enter(state)
-        self._deadlines.add(state)
+        self.add_all((request,), now)
+
+    def add_all(self, requests: Sequence[Request], now: float) -> None:
+        """Take all of them in, in order, or none: raises what `add` raises for the first that is refused."""
+        admission, queue = self._admission, self._queue
+        states: dict[int, RequestState] = {}
+        taken = ChainMap(states, self._life.open)
+        waiting_tokens = queue.num_tokens
+        for request in requests:
+            admission.check(request, taken)
+            admission.check_queue(request, num_waiting=queue.num_requests + len(states), waiting_tokens=waiting_tokens)
+            states[request.request_id] = state = admission.make_state(request, now)
+            waiting_tokens += state.known
+        for state in states.values():
+            self._life.enter(state)
+            self._deadlines.add(state)
         self._deadlines.trim(len(self._life.open))
 
     def abort(self, request_id: int, now: float) -> None:
@@ -129,6 +143,21 @@ class Scheduler:
 
     # looking
 
+    def describe(self, prices: Mapping[str, float]) -> Began:
+        """What it was built from, as a journal begins with it; `prices` are the arguments of its cost model."""
+        kv, admission = self._kv, self._admission
+        return Began(
+            settings=self.settings,
+            caps=self._caps,
+            prefix_caching=kv.prefix_caching,
+            share_tenants=kv.share_tenants,
+            max_chunk_tokens=kv.max_chunk_tokens,
+            model_revision=kv.model_revision,
+            eos_token_ids=admission.eos_token_ids,
+            token_bytes=None if admission.token_bytes is None else tuple(admission.token_bytes),
+            prices=dict(prices),
+        )
+
     @property
     def has_work(self) -> bool:
         return bool(self._life.open)
@@ -165,6 +194,10 @@ class Scheduler:
         position = next(i for i, other in enumerate(self._queue.in_order()) if other is state)
         return [*known, behind(of_head[-1], request_id, position)]
 
+    def kv_events(self) -> KVEvents:
+        """Changes of the prefix cache since the last call."""
+        return self._kv.take_events()
+
     def stats(self, now: float) -> EngineStats:
         life = self._life
         return EngineStats(
@@ -180,4 +213,5 @@ class Scheduler:
             wasted_tokens=life.wasted_tokens,
             output_tokens=life.output_tokens,
             saved_prefill_ms=life.saved_prefill_ms,
+            recent=self.decisions.tail(RECENT_DECISIONS),
         )

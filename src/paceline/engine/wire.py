@@ -1,8 +1,9 @@
 """What a client and an engine in another process say to each other: msgpack values, nothing that runs code.
 
 Two ZMQ PAIR sockets per engine, so that neither side shares one between threads. On `calls` the client asks and the
-engine answers, one at a time. On `outputs` the engine speaks: first `Ready` or `Failed`, then one `Outputs` per step
-that has any.
+engine answers, one at a time; both are numbered, so that the reply to a call nobody waits for any more is known as one.
+On `outputs` the engine speaks: `Phase` while it starts, then `Ready` or `Failed`, then one `Outputs` per step that has
+any.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from paceline.errors import EngineError, PacelineError, RequestError
 
 CALLS_SUFFIX = ".calls"
 OUTPUTS_SUFFIX = ".outputs"
+_NUMBER_BYTES = 8
 
 
 class WireError(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +58,13 @@ class WireError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
-    request: Request
+    """All of them or none."""
+
+    requests: list[Request]
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
-    request_id: int
+    request_ids: list[int]
 
 
 class AskStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
@@ -75,6 +79,10 @@ class ResetCache(msgspec.Struct, frozen=True, kw_only=True, tag="reset_cache"):
     pass
 
 
+class TakeEvents(msgspec.Struct, frozen=True, kw_only=True, tag="kv_events"):
+    pass
+
+
 class StopIntake(msgspec.Struct, frozen=True, kw_only=True, tag="stop_intake"):
     pass
 
@@ -83,12 +91,13 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     pass
 
 
-Call: TypeAlias = Submit | Abort | AskStats | AskDecisions | ResetCache | StopIntake | Shutdown
+Call: TypeAlias = Submit | Abort | AskStats | AskDecisions | ResetCache | TakeEvents | StopIntake | Shutdown
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
     """The answer to one call: an error, or the encoded value that kind of call returns."""
 
+    number: int  # of the call
     error: WireError | None = None
     value: bytes = b""
 
@@ -103,6 +112,12 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     info: dict[str, Any] = {}
 
 
+class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
+    """A phase of the start-up begins. Only before `Ready`."""
+
+    name: str
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The engine did not come up, or has stopped for good."""
 
@@ -115,7 +130,17 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
     outputs: list[RequestOutput]
 
 
-News: TypeAlias = Ready | Failed | Outputs
+News: TypeAlias = Ready | Phase | Failed | Outputs
+
+
+def frame_call(number: int, call: bytes) -> bytes:
+    """A call's message. The number stands before the encoded call, so that one that does not decode can be answered."""
+    return number.to_bytes(_NUMBER_BYTES, "little") + call
+
+
+def split_call(data: bytes) -> tuple[int, bytes]:
+    """Number and encoded call of a message."""
+    return int.from_bytes(data[:_NUMBER_BYTES], "little"), data[_NUMBER_BYTES:]
 
 
 def decode_call(data: bytes) -> Call:

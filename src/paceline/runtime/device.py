@@ -2,8 +2,8 @@
 
 CPU memory is the smallest of the machine's RAM and every cgroup limit above this process (v1 and v2); what is free is
 the smallest of MemAvailable and each limit minus its usage, where page cache the kernel can drop counts as free. Rates
-come from two short timed runs. Linux is read through /proc and /sys/fs/cgroup; elsewhere psutil answers and limits of
-containers are not seen.
+come from short timed runs (probe.py). Linux is read through /proc and /sys/fs/cgroup; elsewhere psutil answers and
+limits of containers are not seen.
 
 Not covered: memory bandwidth per NUMA node, clock changes after the probe.
 """
@@ -11,7 +11,6 @@ Not covered: memory bandwidth per NUMA node, clock changes after the probe.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -22,8 +21,8 @@ import torch
 
 from paceline.contracts.specs import DeviceSpec
 from paceline.errors import ConfigError
+from paceline.runtime.probe import best_rates
 
-PROBE_S = 0.05  # per timed run
 NO_LIMIT = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -75,7 +74,7 @@ def choose_dtype(wanted: str, kind: str, *, cpu_flags: frozenset[str] | None = N
 
 
 def probe_device(kind: Literal["cpu", "cuda"], dtype: str, *, num_threads: int | None = None) -> DeviceSpec:
-    """Measure the device, in about a tenth of a second. `num_threads` as torch will use them (CPU)."""
+    """Measure the device, in about a third of a second. `num_threads` as torch will use them (CPU)."""
     torch_dtype = DTYPES[dtype]
     if kind == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -86,7 +85,7 @@ def probe_device(kind: Literal["cpu", "cuda"], dtype: str, *, num_threads: int |
     if kind == "cpu":
         torch.set_num_threads(num_threads or cores)
     try:
-        gflops, gbps = _measure_gflops(kind, torch_dtype), _measure_gbps(kind)
+        flops, bytes_per_s = best_rates([_product(kind, torch_dtype), _read(kind)])
     finally:
         torch.set_num_threads(before)
     return DeviceSpec(
@@ -94,8 +93,8 @@ def probe_device(kind: Literal["cpu", "cuda"], dtype: str, *, num_threads: int |
         name=name,
         memory_bytes=device_memory(kind).total_bytes,
         num_cores=cores,
-        gflops=gflops,
-        memory_gbps=gbps,
+        gflops=flops / 1e9,
+        memory_gbps=bytes_per_s / 1e9,
         source="measured",
     )
 
@@ -226,35 +225,28 @@ def process_rss() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _rate(run: Callable[[], object], sync: Callable[[], None], work: float) -> float:
-    """Best of the runs that fit into PROBE_S, in `work` units per second: a probe is disturbed only downwards."""
-    run()
-    sync()
-    best = 0.0
-    end = time.perf_counter() + PROBE_S
-    while True:
-        begin = time.perf_counter()
-        run()
-        sync()
-        now = time.perf_counter()
-        best = max(best, work / max(now - begin, 1e-9))
-        if now >= end:
-            return best
+def _run(kind: str, compute: Callable[[], object]) -> Callable[[], object]:
+    """`compute`, and on a GPU the wait for it."""
+
+    def and_wait() -> None:
+        compute()
+        torch.cuda.synchronize()
+
+    return and_wait if kind == "cuda" else compute
 
 
-def _sync(kind: str) -> Callable[[], None]:
-    return torch.cuda.synchronize if kind == "cuda" else lambda: None
+def _product(kind: str, dtype: torch.dtype) -> tuple[Callable[[], object], float]:
+    """A product of [rows, size] x [size, size], and its operations.
 
-
-def _measure_gflops(kind: str, dtype: torch.dtype) -> float:
-    """1e9 operations per second of a product of [rows, size] x [size, size]."""
-    rows, size = (4096, 4096) if kind == "cuda" else (128, 1024)
+    Short on a CPU: the shorter, the likelier it is that nobody else takes one of its threads meanwhile.
+    """
+    rows, size = (4096, 4096) if kind == "cuda" else (64, 1024)
     x = torch.ones(rows, size, dtype=dtype, device=kind)
     w = torch.ones(size, size, dtype=dtype, device=kind)
-    return _rate(lambda: torch.nn.functional.linear(x, w), _sync(kind), 2.0 * rows * size * size) / 1e9
+    return _run(kind, lambda: torch.nn.functional.linear(x, w)), 2.0 * rows * size * size
 
 
-def _measure_gbps(kind: str) -> float:
-    """1e9 bytes per second of summing an array larger than the caches."""
+def _read(kind: str) -> tuple[Callable[[], object], float]:
+    """The sum of an array larger than the caches, and its bytes."""
     x = torch.ones((512 if kind == "cuda" else 64) << 18, dtype=torch.float32, device=kind)
-    return _rate(x.sum, _sync(kind), float(x.numel() * 4)) / 1e9
+    return _run(kind, x.sum), float(x.numel() * 4)

@@ -1,7 +1,7 @@
 """The one ambient value of a forward pass: where each token's KV goes and what each query may see.
 
 `model_runner` sets it around the forward call; attention layers read it. Setting it twice at once is a bug and refused.
-It holds tensors only, so that a captured graph can replay over the same storage.
+Tensors hold all that kernels compute with, so that a captured graph can replay over the same storage.
 
 Shapes: T tokens in the step, R rows (sequences) in the step, G KV groups, N blocks per row (padded).
 """
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -35,8 +36,8 @@ class AttentionMetadata:
 
     query_start_loc: torch.Tensor  # [R + 1] int32: first token of each row
     seq_lens: torch.Tensor  # [R] int32: tokens of the row after this step
-    query_lens: tuple[int, ...]  # R host integers, so that nothing must be read back from the device
-    context_lens: tuple[int, ...]  # R host integers: tokens already in the cache before this step
+    query_lens: np.ndarray  # [R] int64 on the host, so that nothing must be read back from the device
+    context_lens: np.ndarray  # [R] int64 on the host: tokens already in the cache before this step
     groups: tuple[GroupMetadata, ...]  # G entries, ordered like KVLayout.groups
 
 

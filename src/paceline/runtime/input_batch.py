@@ -3,6 +3,9 @@
 A row holds what a plan does not repeat: token ids, block tables, sampling. Everything is a table with one line per
 row, allocated once; applying a plan and building its inputs are a few numpy operations whatever the number of rows.
 
+At one row each of those operations costs a microsecond or two whatever it computes, and so does each new tensor. So
+the common step, where each row computes one position, fills tensors that the step before has left (`_DecodeFrame`).
+
 Shapes: R rows and T positions in the step, S draws, G KV groups, N blocks per row (padded to the step's longest).
 """
 
@@ -23,7 +26,7 @@ from paceline.runtime.sampler import Draws
 
 @dataclass(slots=True)
 class StepInputs:
-    """One step as tensors, and which positions draw."""
+    """One step as tensors, and which positions draw. Valid until the next `InputBatch.build`, which reuses memory."""
 
     input_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
@@ -34,6 +37,31 @@ class StepInputs:
     draw_at: np.ndarray  # [S] int64: which of the T positions each draw comes from
     draw_row: np.ndarray  # [S] int64: row of each draw
     draw_position: np.ndarray  # [S] int64: output position p of each draw
+
+
+class _DecodeFrame:
+    """Arrays of a step in which each of `num_rows` rows computes one position, and tensors over the same memory.
+
+    Kept as long as steps have this shape, and filled anew by each of them.
+    """
+
+    def __init__(self, num_rows: int, num_groups: int, width: int) -> None:
+        self.shape = (num_rows, width)
+        self.positions = np.empty(num_rows, dtype=np.int64)
+        self.input_ids = np.empty(num_rows, dtype=np.int64)
+        self.seq_lens = np.empty(num_rows, dtype=np.int32)
+        self.slots = np.empty((num_groups, num_rows), dtype=np.int64)
+        self.tables = np.empty((num_groups, num_rows, width), dtype=np.int32)
+        self.counts = np.ones(num_rows, dtype=np.int64)
+        self.first = np.arange(num_rows + 1)
+        self.input_ids_tensor = torch.from_numpy(self.input_ids)
+        self.positions_tensor = torch.from_numpy(self.positions)
+        self.seq_lens_tensor = torch.from_numpy(self.seq_lens)
+        self.query_start_loc = torch.from_numpy(self.first.astype(np.int32))
+        self.groups = [
+            (torch.from_numpy(slots), torch.from_numpy(tables))
+            for slots, tables in zip(self.slots, self.tables, strict=True)
+        ]
 
 
 class InputBatch:
@@ -49,7 +77,7 @@ class InputBatch:
         self.tables = np.zeros((len(layout.groups), max_rows, self.max_blocks), dtype=np.int32)
         self.num_tokens = np.zeros(max_rows, dtype=np.int64)
         self.num_prompt = np.zeros(max_rows, dtype=np.int64)
-        self._range = np.arange(max_rows + 1)
+        self._frame = _DecodeFrame(0, len(layout.groups), 0)
         windows = [max_model_len + 1 if g.window is None else g.window for g in layout.groups]
         self._windows = np.asarray(windows)[:, None] if any(g.window is not None for g in layout.groups) else None
         self._hidden = np.zeros((len(layout.groups), max_rows), dtype=np.int64)  # blocks already behind the window
@@ -100,43 +128,73 @@ class InputBatch:
 
     def build(self, plan: StepPlan) -> StepInputs:
         """Tensors of the plan's rows. Call after `apply`."""
+        if max(plan.count.tolist()) == 1:
+            return self._build_decode(plan)
         row, count = plan.row, plan.count
-        num_rows = len(row)
         context = plan.start.astype(np.int64)
-        ends = context + count
-        if count.max() == 1:  # the common decode step
-            first = self._range[: num_rows + 1]
-            token_row, positions = row, context
-        else:
-            first = np.zeros(num_rows + 1, dtype=np.int64)
-            count.cumsum(out=first[1:])
-            token_row = row.repeat(count)
-            positions = np.arange(first[-1], dtype=np.int64) + (context - first[:-1]).repeat(count)
+        first = np.zeros(len(row) + 1, dtype=np.int64)
+        count.cumsum(out=first[1:])
+        token_row = row.repeat(count)
+        positions = np.arange(first[-1], dtype=np.int64) + (context - first[:-1]).repeat(count)
         input_ids = self.tokens[token_row, positions].astype(np.int64)
         if len(plan.draft_ids):
             input_ids[self._draft_slots(plan, first)] = plan.draft_ids
-        if plan.sample.all():
-            sampling, draw_row, draw_at = self._range[:num_rows], row, first[1:] - 1
-        else:
-            sampling = plan.sample.nonzero()[0]
-            draw_row, draw_at = row[sampling], first[sampling + 1] - 1
-        draw_position = self.num_tokens[draw_row] - self.num_prompt[draw_row]
+        sampling = plan.sample.nonzero()[0]
+        draw_row, draw_at = row[sampling], first[sampling + 1] - 1
         num_draws = plan.num_draft[sampling] + 1
         if len(plan.draft_ids):
             step = np.arange(num_draws.sum()) - (num_draws.cumsum() - num_draws).repeat(num_draws)
             draw_at = (draw_at - num_draws + 1).repeat(num_draws) + step
             draw_row = draw_row.repeat(num_draws)
-            draw_position = draw_position.repeat(num_draws) + step
         return StepInputs(
             input_ids=self.to_device(input_ids),
             positions=self.to_device(positions),
-            attention=self._attention(plan, token_row, positions, first, context, ends),
+            attention=self._attention(plan, token_row, positions, first, context),
             first=first,
             sampling=sampling,
             num_draws=num_draws,
             draw_at=draw_at,
             draw_row=draw_row,
-            draw_position=draw_position,
+            draw_position=positions[draw_at] + 1 - self.num_prompt[draw_row],
+        )
+
+    def _build_decode(self, plan: StepPlan) -> StepInputs:
+        """The same where every row computes one position, so that a place along T is a place along R."""
+        row, block_size = plan.row, self.layout.block_size
+        num_rows, width = len(row), max(plan.start.tolist()) // block_size + 1
+        frame = self._frame
+        if frame.shape != (num_rows, width):
+            frame = self._frame = _DecodeFrame(num_rows, len(self.layout.groups), width)
+        positions = frame.positions
+        positions[:] = plan.start
+        if self._windows is not None:
+            self._slide(row, positions)
+        frame.input_ids[:] = self.tokens[row, positions]
+        np.add(plan.start, 1, out=frame.seq_lens)
+        np.multiply(self.tables[:, row, positions // block_size], block_size, out=frame.slots)
+        frame.slots += positions % block_size
+        frame.tables[:] = self.tables[:, row, :width]
+        if 0 in plan.sample.tolist():
+            sampling = plan.sample.nonzero()[0]
+            draw_row, last = row[sampling], positions[sampling]
+        else:
+            sampling, draw_row, last = frame.first[:-1], row, positions
+        return StepInputs(
+            input_ids=self._on_device(frame.input_ids_tensor),
+            positions=self._on_device(frame.positions_tensor),
+            attention=AttentionMetadata(
+                query_start_loc=self._on_device(frame.query_start_loc),
+                seq_lens=self._on_device(frame.seq_lens_tensor),
+                query_lens=frame.counts,
+                context_lens=positions,
+                groups=tuple([GroupMetadata(self._on_device(s), self._on_device(t)) for s, t in frame.groups]),
+            ),
+            first=frame.first,
+            sampling=sampling,
+            num_draws=frame.counts[: len(sampling)],
+            draw_at=sampling,
+            draw_row=draw_row,
+            draw_position=last + 1 - self.num_prompt[draw_row],
         )
 
     def _draft_slots(self, plan: StepPlan, first: np.ndarray) -> np.ndarray:
@@ -147,37 +205,30 @@ class InputBatch:
         return slots
 
     def _attention(
-        self,
-        plan: StepPlan,
-        token_row: np.ndarray,
-        positions: np.ndarray,
-        first: np.ndarray,
-        context: np.ndarray,
-        ends: np.ndarray,
+        self, plan: StepPlan, token_row: np.ndarray, positions: np.ndarray, first: np.ndarray, context: np.ndarray
     ) -> AttentionMetadata:
         if self._windows is not None:
-            self._slide(plan.row, np.maximum(0, context - self._windows + 1) // self.layout.block_size)
+            self._slide(plan.row, context)
         block_size = self.layout.block_size
+        ends = context + plan.count
         width = (max(ends.tolist()) - 1) // block_size + 1
-        block = positions // block_size
-        slots = self.tables[:, token_row, block].astype(np.int64)  # [G, T]
+        slots = self.tables[:, token_row, positions // block_size].astype(np.int64)  # [G, T]
         slots *= block_size
-        slots += positions - block * block_size
-        tables = self.tables[:, plan.row, :width]  # [G, R, N]
-        all_slots, all_tables = self.to_device(slots), self.to_device(np.ascontiguousarray(tables))
+        slots += positions % block_size
+        tables = np.ascontiguousarray(self.tables[:, plan.row, :width])  # [G, R, N]
         return AttentionMetadata(
             query_start_loc=self.to_device(first.astype(np.int32)),
             seq_lens=self.to_device(ends.astype(np.int32)),
-            query_lens=tuple(plan.count.tolist()),
-            context_lens=tuple(context.tolist()),
-            groups=tuple(GroupMetadata(all_slots[g], all_tables[g]) for g in range(len(slots))),
+            query_lens=plan.count.astype(np.int64),
+            context_lens=context,
+            groups=tuple(GroupMetadata(self.to_device(slots[g]), self.to_device(tables[g])) for g in range(len(slots))),
         )
 
-    def _slide(self, rows: np.ndarray, behind: np.ndarray) -> None:
-        """Point what no query of this step sees any more at the null block: the pool may have given it away.
-
-        `behind` [G, R]: logical index of the first block that the row's first query still sees.
-        """
+    def _slide(self, rows: np.ndarray, context: np.ndarray) -> None:
+        """Point what no query of this step sees any more at the null block: the pool may have given it away."""
+        assert self._windows is not None
+        # [G, R] logical index of the first block that the row's first query still sees, 0 or less: all of them
+        behind = (context - self._windows + 1) // self.layout.block_size
         hidden = self._hidden[:, rows]
         for group, at in zip(*(behind > hidden).nonzero(), strict=True):
             row = rows[at]
@@ -210,10 +261,13 @@ class InputBatch:
 
     def append_one_each(self, rows: np.ndarray, tokens: np.ndarray) -> None:
         """The same for one token per row, rows without rules."""
-        self.tokens[rows, self.num_tokens[rows]] = tokens
-        self.num_tokens[rows] += 1
+        size = self.num_tokens[rows]
+        self.tokens[rows, size] = tokens
+        self.num_tokens[rows] = size + 1
 
     def to_device(self, array: np.ndarray) -> torch.Tensor:
-        """A fresh array as a tensor; shares memory on the CPU."""
-        tensor = torch.from_numpy(array)
+        """An array as a tensor; shares memory on the CPU."""
+        return self._on_device(torch.from_numpy(array))
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self._on_host else tensor.to(self.device, non_blocking=True)

@@ -66,7 +66,7 @@ class ModelRunner:
 
     def prepare(self, plan: StepPlan) -> StepInputs | None:
         """Apply the plan's columns and build its tensors; None for a plan without rows."""
-        if (plan.logits == Logits.POOL).any():
+        if Logits.POOL in plan.logits.tolist():
             raise UnsupportedError(
                 "pooled hidden states are not available", seen="logits=POOL", fix="ask for generated text"
             )
@@ -83,8 +83,9 @@ class ModelRunner:
         with forward_context(ForwardContext(inputs.attention)):
             hidden = self.model(inputs.input_ids, inputs.positions)
         step = Forward(plan, inputs)
-        for at in np.flatnonzero(plan.logits == Logits.ALL).tolist():
-            self._prompt_logprobs(step, at, hidden)
+        for at, kind in enumerate(plan.logits.tolist()):
+            if kind == Logits.ALL:
+                self._prompt_logprobs(step, at, hidden)
         if len(inputs.draw_at):
             everything = len(inputs.draw_at) == len(hidden)
             step.logits = self.model.logits(hidden if everything else hidden[self.rows.to_device(inputs.draw_at)])

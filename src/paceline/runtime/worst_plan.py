@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.kv import KVLayout, ceil_div
-from paceline.contracts.request import SamplingParams
+from paceline.contracts.request import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS, SamplingParams
 from paceline.contracts.step import NO_FEED, Logits, RowAdmit, StepPlan
 
 # Prime, so that tables of different rows walk through few blocks in different orders: no two rows share a prefix, and
@@ -25,15 +25,17 @@ class StepLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int  # tokens of one row
     chunk_tokens: int  # most positions of one row
     kv_tokens: int | None = None  # context all rows together can have; None: every row at max_model_len
-    logprobs: int = 5
+    logprobs: int = MAX_LOGPROBS  # alternatives a request may ask for, of its prompt and of its output
+    logprob_token_ids: int = MAX_LOGPROB_TOKEN_IDS  # and ids by name
 
 
 def worst_plan(limits: StepLimits, layout: KVLayout) -> StepPlan:
     """The plan, over `layout` with NUM_BLOCKS blocks, of which it uses each for many rows.
 
     One row computes a full chunk at the end of the longest context and reports prompt log-probabilities (of a few
-    positions: they are computed in slices, so more take time and no memory); all others decode in contexts as long as
-    the cache can hold. Each draws with filters and log-probabilities.
+    positions: their logits are computed in slices, so more of them take time; what is reported of more is in the
+    ledger's formula, cost/workspace.py); all others decode in contexts as long as the cache can hold. Each draws with
+    filters and reports all that a request may ask for.
     """
     num_rows = min(limits.max_rows, limits.max_tokens)
     chunk = max(1, min(limits.chunk_tokens, limits.max_tokens - num_rows + 1, limits.max_model_len - 1))
@@ -41,7 +43,13 @@ def worst_plan(limits: StepLimits, layout: KVLayout) -> StepPlan:
     others = longest if limits.kv_tokens is None else max(1, limits.kv_tokens - longest) // max(1, num_rows - 1)
     ends = [longest] + [max(1, min(longest, others))] * (num_rows - 1)
     starts = [longest - chunk] + [end - 1 for end in ends[1:]]
-    sampling = SamplingParams(seed=0, top_p=0.9, logprobs=limits.logprobs, prompt_logprobs=limits.logprobs)
+    sampling = SamplingParams(
+        seed=0,
+        top_p=0.9,
+        logprobs=limits.logprobs,
+        prompt_logprobs=limits.logprobs,
+        logprob_token_ids=(0,) * limits.logprob_token_ids,
+    )
     admits, columns = [], []
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         admits.append(

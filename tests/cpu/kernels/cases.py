@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout, ceil_div
@@ -101,8 +102,8 @@ def make_case(
     metadata = AttentionMetadata(
         query_start_loc=torch.tensor([0, *counts]).cumsum(0).int(),
         seq_lens=torch.tensor(lengths, dtype=torch.int32),
-        query_lens=tuple(counts),
-        context_lens=tuple(context for context, _ in rows),
+        query_lens=np.asarray(counts, np.int64),
+        context_lens=np.asarray([context for context, _ in rows], np.int64),
         groups=(GroupMetadata(torch.cat(slots), padded),),
     )
     write_kv(torch.cat(kv), cache, metadata.groups[0].slot_mapping)

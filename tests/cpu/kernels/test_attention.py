@@ -84,8 +84,8 @@ def test_reference_bits_depend_on_the_row_alone(extra: dict[str, Any], threads: 
     torch.set_num_threads(threads)
     try:
         case = make_case(STEPS["mixed"] + STEPS["beyond one tile"], seed=5, **extra)
-        together = run(reference, case).split(list(case.metadata.query_lens))
-        queries = case.q.split(list(case.metadata.query_lens))
+        together = run(reference, case).split(case.metadata.query_lens.tolist())
+        queries = case.q.split(case.metadata.query_lens.tolist())
         for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
             size = max(1, count // 3)
             for at in range(0, count, size):

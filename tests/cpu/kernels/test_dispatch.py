@@ -7,7 +7,8 @@ import torch
 
 from paceline.errors import UnsupportedError
 from paceline.runtime.kernels import dispatch
-from paceline.runtime.kernels.dispatch import FLOATS, OPS, TABLE, choose, explain, pick, recommended_dtype
+from paceline.runtime.kernels.cpu import native
+from paceline.runtime.kernels.dispatch import FLOATS, OPS, TABLE, choose, explain, pick
 
 
 def test_every_row_can_be_loaded() -> None:
@@ -32,12 +33,26 @@ def test_reference_numerics_use_reference_kernels_only() -> None:
 
 
 def test_a_dtype_without_instructions_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In registers by the native kernel, else once in memory."""
     monkeypatch.setattr(dispatch, "native_half", lambda dtype: dtype == torch.float32)
+    monkeypatch.setattr(native, "why_not", lambda: "")
+    monkeypatch.setattr(native, "has_avx512", lambda: False)
+    assert choose("linear", "cpu", torch.bfloat16, "fast").name == "native-avx2"
+    assert choose("linear", "cpu", torch.float16, "fast").name == "widened"
+    monkeypatch.setattr(native, "why_not", lambda: "no compiler")
     assert choose("linear", "cpu", torch.bfloat16, "fast").name == "widened"
-    assert recommended_dtype("cpu", torch.bfloat16)[0] == torch.float32
     monkeypatch.setattr(dispatch, "native_half", lambda _dtype: True)
     assert choose("linear", "cpu", torch.bfloat16, "fast").name == "torch"
-    assert recommended_dtype("cpu", torch.bfloat16)[0] == torch.bfloat16
+
+
+def test_without_native_kernels_torch_serves_and_the_table_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "why_not", lambda: "there is no C++ compiler")
+    line = next(line for line in explain("cpu", torch.float32, "fast") if line.op == "linear")
+    assert line.kernel == "onednn-packed"
+    assert ("native-avx2", "the native library does not serve: there is no C++ compiler") in line.passed_over
+    monkeypatch.setattr(native, "why_not", lambda: "")
+    monkeypatch.setattr(native, "has_avx512", lambda: True)
+    assert choose("linear", "cpu", torch.float32, "fast").name == "onednn-packed"
 
 
 def test_unknown_dtype_or_op_is_refused_with_the_reasons() -> None:

@@ -8,6 +8,7 @@ import torch
 from paceline.errors import ConfigError
 from paceline.runtime import device
 from paceline.runtime.device import CgroupMemory
+from paceline.runtime.kernels.dispatch import choose, native_half
 
 GIB = 1 << 30
 
@@ -121,6 +122,12 @@ def test_auto_dtype_follows_the_instruction_set(flags, dtype):
     chosen, why = device.choose_dtype("auto", "cpu", cpu_flags=frozenset(flags))
     assert chosen == dtype
     assert why
+
+
+def test_auto_dtype_is_never_one_that_kernels_would_widen():
+    dtype, _ = device.choose_dtype("auto", "cpu")
+    assert native_half(device.DTYPES[dtype])
+    assert choose("linear", "cpu", device.DTYPES[dtype], "fast").name != "widened"
 
 
 def test_a_dtype_that_was_set_is_taken():

@@ -35,7 +35,7 @@ def test_prefill_decode_and_drafts_are_packed_in_plan_order() -> None:
     meta = inputs.attention
     assert meta.query_start_loc.tolist() == [0, 1, 4, 8]
     assert meta.seq_lens.tolist() == [6, 5, 5]
-    assert (meta.query_lens, meta.context_lens) == ((1, 3, 4), (5, 2, 1))
+    assert (meta.query_lens.tolist(), meta.context_lens.tolist()) == ([1, 3, 4], [5, 2, 1])
     (group,) = meta.groups
     assert group.block_tables.tolist() == [[9, 3], [5, 6], [7, 8]]
     assert group.slot_mapping.tolist() == [
@@ -123,3 +123,36 @@ def test_a_decoded_plan_with_read_only_arrays_works() -> None:
     again = decode(encode(plan), StepPlan)
     rows.apply(again)
     assert rows.build(again).input_ids.tolist() == [1, 2, 3]
+
+
+def test_steps_of_one_position_a_row_whatever_rows_and_lengths_come_and_go() -> None:
+    rng = np.random.default_rng(0)
+    rows = make_rows((None, 6))
+    prompts = [3, 9, 14, 1]
+    admits = [make_admit(r, rng.integers(0, 50, 30).tolist(), num_prompt=prompts[r]) for r in range(4)]
+    blocks = [(g, r, i, 1 + g * 32 + r * 8 + i) for g in range(2) for r in range(4) for i in range(8)]
+    rows.apply(make_plan(0, admits=admits, blocks=blocks))
+    at = [12, 3, 3, 20]
+    for step in range(30):
+        members = rng.permutation(4)[: rng.integers(1, 5)].tolist()
+        draws = [bool(rng.random() < 0.7) for _ in members]
+        inputs = rows.build(make_plan(step, [(r, at[r], 1, d) for r, d in zip(members, draws, strict=True)]))
+        starts = [at[r] for r in members]
+        assert inputs.input_ids.tolist() == [int(admits[r].token_ids[at[r]]) for r in members]
+        assert inputs.positions.tolist() == inputs.attention.context_lens.tolist() == starts
+        assert inputs.attention.seq_lens.tolist() == [start + 1 for start in starts]
+        assert inputs.attention.query_lens.tolist() == [1] * len(members)
+        assert inputs.attention.query_start_loc.tolist() == inputs.first.tolist() == list(range(len(members) + 1))
+        for g, group in enumerate(inputs.attention.groups):
+            ids = [[1 + g * 32 + r * 8 + i for i in range(8)] for r in members]
+            assert group.slot_mapping.tolist() == [ids[k][s // 4] * 4 + s % 4 for k, s in enumerate(starts)]
+            behind = [0 if g == 0 else max(0, start - 6 + 1) // 4 for start in starts]
+            width = max(starts) // 4 + 1
+            assert group.block_tables.tolist() == [[0] * b + row[b:width] for b, row in zip(behind, ids, strict=True)]
+        drawing = [k for k, d in enumerate(draws) if d]
+        assert inputs.sampling.tolist() == inputs.draw_at.tolist() == drawing
+        assert inputs.num_draws.tolist() == [1] * len(drawing)
+        assert inputs.draw_row.tolist() == [members[k] for k in drawing]
+        assert inputs.draw_position.tolist() == [starts[k] + 1 - prompts[members[k]] for k in drawing]
+        for r in members:
+            at[r] = min(at[r] + 1, 29)

@@ -6,6 +6,7 @@ from tests.fakes.plans import make_admit, make_plan
 from tests.fakes.tiny_models import FAMILIES, tiny_executor, tiny_layout, tiny_spec
 
 from paceline.contracts.kv import plan_kv_groups
+from paceline.contracts.request import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from paceline.errors import CapacityError
 from paceline.runtime.loader.dummy import dummy_weights
 from paceline.runtime.peak_memory import peak_memory
@@ -73,6 +74,10 @@ def test_the_worst_plan_fills_what_the_limits_admit() -> None:
     assert ends.sum() <= 10_000
     assert ends[1:].min() > 70
     assert plan.sample.all()
+    for admit in plan.admits:
+        asked = admit.sampling
+        assert (asked.logprobs, asked.prompt_logprobs) == (MAX_LOGPROBS, MAX_LOGPROBS)
+        assert len(asked.logprob_token_ids) == MAX_LOGPROB_TOKEN_IDS
     tables = {}
     for group, row, block in zip(plan.new_block_group, plan.new_block_row, plan.new_block_id, strict=True):
         tables.setdefault((int(group), int(row)), []).append(int(block))

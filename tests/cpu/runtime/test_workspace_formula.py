@@ -1,16 +1,20 @@
 """The ledger's activations: the formula is an upper bound of what the worst step really takes."""
 
+import tracemalloc
+
 import msgspec
 import pytest
 import torch
 from tests.pure.config.specs import GEMMA_270M, SMOLLM2
 
 from paceline.contracts.kv import plan_kv_groups
+from paceline.contracts.request import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from paceline.cost import workspace
 from paceline.cost.workspace import activation_bytes, fast_attention_bytes, tiled_attention_bytes, worst_step
 from paceline.runtime import model_runner
 from paceline.runtime.kernels.torch_cpu import plan
 from paceline.runtime.loader.dummy import dummy_weights
+from paceline.runtime.logprobs import report
 from paceline.runtime.worker import Worker
 from paceline.runtime.worst_plan import StepLimits
 
@@ -44,3 +48,20 @@ def test_the_worst_step_takes_no_more_than_the_formula_says(spec, numerics):
     predicted, how = activation_bytes(spec, step, dtype_bytes=4, attention_bytes=attention)
     assert measured <= predicted, how
     assert measured > predicted / 5, "so loose a bound is no prediction"
+
+
+def test_what_is_reported_takes_no_more_than_the_formula_says():
+    """Python objects, which the measured step has of a few positions only: of all that a chunk may report."""
+    torch.manual_seed(0)
+    num, ids = 64, tuple(range(1000, 1000 + MAX_LOGPROB_TOKEN_IDS))
+    logits, tokens = torch.randn(num, 5000), torch.arange(2000, 2000 + num).tolist()
+    tracemalloc.start()
+    try:
+        entries = report(logits, tokens, [MAX_LOGPROBS] * num, [ids] * num)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(entries) == num
+    predicted = num * workspace.REPORTED_PAIRS * workspace.REPORTED_BYTES
+    assert peak <= predicted
+    assert peak > predicted / 2, "so loose a bound is no prediction"

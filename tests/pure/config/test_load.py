@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.config import EngineConfig, load_config, parse_assignment
+from paceline.config import EngineConfig, ServerConfig, load_config, load_server_config, parse_assignment
 from paceline.config.features import NOT_YET_OPTIONS
 from paceline.config.options import option_table
 from paceline.errors import ConfigError, UnsupportedError
@@ -119,3 +119,29 @@ def test_assignments_are_read_as_toml_and_else_as_text():
     assert parse_assignment("model=a/b") == ("model", "a/b")
     with pytest.raises(ConfigError, match="name=value"):
         parse_assignment("max_num_seqs")
+
+
+def test_a_file_serves_the_engine_and_the_server(tmp_path):
+    path = write(tmp_path, '[scheduling]\nmax_num_seqs = 8\n[server]\nport = 9000\napi_key = ["a", "b"]\n')
+    assert load_config(path).scheduling.max_num_seqs == 8
+    server = load_server_config(path, {"host": "::1", "served-model-name": "m"})
+    assert (server.port, server.api_key, server.host, server.served_model_name) == (9000, ("a", "b"), "::1", ("m",))
+    assert load_server_config(path, {"port": 1}).port == 1
+    assert load_server_config() == ServerConfig()
+
+
+def test_options_of_the_server_are_checked_like_the_others(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean drain_timeout_s"):
+        load_server_config(write(tmp_path, "[server]\ndrain_timeout = 3\n"))
+    with pytest.raises(ConfigError, match="at most 65535"):
+        load_server_config(None, {"port": 70000})
+    with pytest.raises(ConfigError, match="a list of texts"):
+        load_server_config(None, {"api_key": 5})
+    with pytest.raises(ConfigError, match=r"port in \[server\]"):
+        load_config(write(tmp_path, "[device]\nport = 1\n"))
+    with pytest.raises(ConfigError, match=r"did you mean \[server\]"):
+        load_config(write(tmp_path, "[serve]\nport = 1\n"))
+    with pytest.raises(ConfigError, match="unknown option"):
+        load_config(None, {"port": 1})
+    with pytest.raises(ConfigError, match="unknown option"):
+        load_server_config(None, {"block_size": 1})

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.pure.config.specs import GEMMA_270M, GPU, LAPTOP, LLAMA_8B, SERVER, SMOLLM2
 
 from paceline.config import load_config, resolve_knobs
+from paceline.config.profiles import GOALS
 from paceline.config.roofline import Roofline
 from paceline.errors import ConfigError
 
@@ -143,3 +144,18 @@ def test_any_device_gives_usable_knobs(gflops, gbps, memory, two):
         assert result.prefill_chunk_tokens >= 1
         assert result.max_num_seqs - 1 + result.min_prefill_tokens <= result.max_num_batched_tokens
         assert result.max_num_batched_tokens >= result.max_num_seqs
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_rates_of_a_busy_machine_do_not_shrink_a_batch_to_nothing(profile):
+    busy = msgspec.structs.replace(LAPTOP, gflops=LAPTOP.gflops / 200, memory_gbps=LAPTOP.memory_gbps / 10)
+    goal = GOALS[profile]
+    result = knobs(device=busy, profile=profile)
+    assert result.max_num_seqs == goal.min_rows
+    assert result.prefill_chunk_tokens >= goal.min_chunk
+    for name in ("max_num_seqs", "prefill_chunk_tokens"):
+        assert "busy" in result.reason(name)
+    # what memory holds still binds, and what was set still wins
+    tight = msgspec.structs.replace(busy, memory_bytes=(SMOLLM2.num_parameters * 4 + (1 << 20)) * 2)
+    assert knobs(device=tight, profile=profile, memory_utilization=0.5).max_num_seqs == 1
+    assert knobs(device=busy, profile=profile, max_num_seqs=1).max_num_seqs == 1

@@ -21,10 +21,11 @@ def test_the_terms_are_the_stated_ones():
     assert "64 tokens, 16 rows, context 8192" in how
 
 
-def test_log_probabilities_cost_copies_of_logits_and_a_slice_of_the_prompt():
+def test_log_probabilities_cost_copies_of_logits_a_slice_of_the_prompt_and_what_is_reported():
     with_them, _ = activation_bytes(SMOLLM2, step(), dtype_bytes=4, attention_bytes=0)
     without, _ = activation_bytes(SMOLLM2, step(logprobs=False), dtype_bytes=4, attention_bytes=0)
-    assert with_them - without == 2 * 16 * 49152 * 4 + 4 * (1 << 22) * 4
+    reported = (64 + 16) * (1 + 20 + 128) * 128
+    assert with_them - without == 2 * 16 * 49152 * 4 + 4 * (1 << 22) * 4 + reported
 
 
 def test_the_worst_step_draws_in_every_row_with_log_probabilities():

@@ -7,52 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from tests.fakes.builders import VOCAB, collect, make_request, scripted_engine
+from tests.pure.engine.children import ROOT, argv, child, is_running, pull
 
-from paceline.contracts.request import FinishReason, RequestOutput
-from paceline.engine.client import ChildClient
+from paceline.contracts.request import FinishReason
+from paceline.engine.child_client import ChildClient
 from paceline.errors import EngineDeadError, EngineError, ModelError, QueueFullError, RequestError
-
-ROOT = Path(__file__).parents[3]
-
-
-def argv(mode: str) -> list[str]:
-    return [sys.executable, "-m", "tests.fakes.child_main", mode]
-
-
-@contextmanager
-def child(mode: str = "serve", command: list[str] | None = None) -> Iterator[ChildClient]:
-    client = ChildClient(
-        command or argv(mode), environment={**os.environ, "PYTHONPATH": str(ROOT)}, start_timeout_s=30.0
-    )
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def pull(client: ChildClient, until: int) -> list[RequestOutput]:
-    """Outputs until `until` requests have ended."""
-    outputs: list[RequestOutput] = []
-    end = time.monotonic() + 30
-    while sum(o.finish is not None for o in outputs) < until:
-        assert time.monotonic() < end, outputs
-        outputs.extend(client.outputs(timeout_s=1.0))
-    return outputs
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_a_child_gives_the_same_tokens_as_the_engine_here() -> None:
@@ -225,7 +187,7 @@ def test_a_close_ends_what_is_open_with_an_error() -> None:
 def test_a_child_does_not_outlive_its_parent(command: list[str], busy: bool) -> None:
     code = (
         "import sys, time\n"
-        "from paceline.engine.client import ChildClient\n"
+        "from paceline.engine import ChildClient\n"
         "from tests.fakes.builders import make_request\n"
         f"client = ChildClient({command!r})\n"
         f"{busy} and client.submit(make_request(0, [1, 2], 200, sampling={{'ignore_eos': True}}))\n"

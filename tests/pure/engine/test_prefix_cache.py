@@ -288,7 +288,7 @@ def test_events_say_what_came_and_went_per_group_with_the_chain():
     entries = fill(cache, keys, num_groups=2)
     cache.evict(entries[3])
     cache.clear()
-    assert cache.take_events() == [
+    assert cache.take_events().events == [
         BlockStored(key=keys.keys[0], parent=keys.root, group=0, num_tokens=4),
         BlockStored(key=keys.keys[0], parent=keys.root, group=1, num_tokens=4),
         BlockStored(key=keys.keys[1], parent=keys.keys[0], group=0, num_tokens=4),
@@ -296,7 +296,7 @@ def test_events_say_what_came_and_went_per_group_with_the_chain():
         BlockRemoved(key=keys.keys[1], group=1),
         CacheCleared(),
     ]
-    assert cache.take_events() == []
+    assert cache.take_events().events == []
 
 
 def test_an_undrained_stream_loses_its_oldest_events_and_counts_them():
@@ -304,4 +304,8 @@ def test_an_undrained_stream_loses_its_oldest_events_and_counts_them():
     keys = make_keys(range(20))
     fill(cache, keys)
     assert cache.dropped_events == 3
-    assert [event.key for event in cache.take_events()] == keys.keys[3:]
+    taken = cache.take_events()
+    assert [event.key for event in taken.events] == keys.keys[3:]
+    assert taken.num_dropped == cache.dropped_events == 3
+    fill(cache, make_keys(range(100, 112)))
+    assert cache.take_events().num_dropped == 1  # what was lost since it was last told

@@ -153,7 +153,7 @@ def test_a_class_forgotten_under_a_running_request_is_no_trouble() -> None:
     assert queue.pop() is head
 
 
-def test_the_fair_policy_serves_the_least_served_tenant_and_ties_go_by_name() -> None:
+def test_the_fair_policy_serves_the_least_served_tenant_and_ties_to_the_one_that_came_last() -> None:
     queue = filled("fair", *(state(i, float(i), tenant="b" if i < 4 else "a") for i in range(6)))
     order = []
     while (head := queue.peek()) is not None:

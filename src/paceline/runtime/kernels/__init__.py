@@ -8,6 +8,6 @@ models.
 
 from __future__ import annotations
 
-from paceline.runtime.kernels.dispatch import Kernel, Numerics, explain, pick, recommended_dtype
+from paceline.runtime.kernels.dispatch import Kernel, Numerics, explain, pick
 
-__all__ = ["Kernel", "Numerics", "explain", "pick", "recommended_dtype"]
+__all__ = ["Kernel", "Numerics", "explain", "pick"]

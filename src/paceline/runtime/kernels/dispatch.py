@@ -15,11 +15,13 @@ from typing import Any, Literal
 import torch
 
 from paceline.errors import UnsupportedError
+from paceline.runtime.kernels.cpu import native
 
 Numerics = Literal["fast", "reference"]
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 REFERENCE, FAST = "paceline.runtime.kernels.reference", "paceline.runtime.kernels.torch_cpu"
+NATIVE = "paceline.runtime.kernels.cpu"
 
 
 @cache
@@ -46,6 +48,17 @@ def _needs_onednn(_dtype: torch.dtype) -> str:
     return "" if _onednn_linear() else "this torch build has no oneDNN linear"
 
 
+def _needs_any_native(_dtype: torch.dtype) -> str:
+    return f"the native library does not serve: {reason}" if (reason := native.why_not()) else ""
+
+
+def _needs_native_avx2(dtype: torch.dtype) -> str:
+    """AVX-512 has no kernel here yet, and oneDNN's is wider."""
+    if reason := _needs_any_native(dtype):
+        return reason
+    return "this CPU has AVX-512, which oneDNN uses and the native kernel does not yet" if native.has_avx512() else ""
+
+
 def _always(_dtype: torch.dtype) -> str:
     return ""
 
@@ -62,6 +75,7 @@ class Kernel:
     dtypes: tuple[torch.dtype, ...] = FLOATS
     numerics: tuple[Numerics, ...] = ("fast",)
     lacks: Callable[[torch.dtype], str] = _always
+    compiles: bool = False  # keeps a compiled product for every number of rows it meets, which takes memory
 
     def load(self) -> Any:
         module, attribute = self.where.split(":")
@@ -75,15 +89,6 @@ HALVES = (torch.bfloat16, torch.float16)
 TABLE: tuple[Kernel, ...] = (
     Kernel(
         "linear",
-        "onednn-packed",
-        f"{FAST}.linear:PackedLinear",
-        "weights reordered once at load",
-        devices=CPU,
-        dtypes=(torch.float32,),
-        lacks=_needs_onednn,
-    ),
-    Kernel(
-        "linear",
         "torch",
         f"{FAST}.linear:PlainLinear",
         "matrix instructions of the dtype",
@@ -93,11 +98,31 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "linear",
+        "native-avx2",
+        f"{NATIVE}.linear:NativeLinear",
+        "weights in panels, read in one line; bits independent of the batch",
+        devices=CPU,
+        dtypes=(torch.float32, torch.bfloat16),
+        lacks=_needs_native_avx2,
+    ),
+    Kernel(
+        "linear",
+        "onednn-packed",
+        f"{FAST}.linear:PackedLinear",
+        "weights reordered once at load",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_onednn,
+        compiles=True,
+    ),
+    Kernel(
+        "linear",
         "widened",
         f"{FAST}.linear:WidenedLinear",
         "half weights kept as float32: twice the memory, many times the speed",
         devices=CPU,
         dtypes=HALVES,
+        compiles=True,
     ),
     Kernel("linear", "torch", f"{FAST}.linear:PlainLinear", "the library's product", numerics=("fast",)),
     Kernel(
@@ -115,6 +140,14 @@ TABLE: tuple[Kernel, ...] = (
         devices=CPU,
     ),
     Kernel("attention", "reference", f"{REFERENCE}.attention:attention", "fixed tiles in one order", numerics=BOTH),
+    Kernel(
+        "write_kv",
+        "native",
+        f"{NATIVE}.kv_write:write_kv",
+        "a copy by slot, exact, many times as fast as an index copy",
+        devices=CPU,
+        lacks=_needs_any_native,
+    ),
     Kernel(
         "write_kv", "index-copy", f"{REFERENCE}.kv_write:write_kv", "a copy by slot: exact in every mode", numerics=BOTH
     ),
@@ -193,12 +226,3 @@ def explain(device: str | torch.device, dtype: torch.dtype, numerics: Numerics) 
                 above.append((row.name, _judge(row, kind, dtype, numerics)))
         lines.append(Explanation(op, chosen.name, chosen.why, tuple(above)))
     return lines
-
-
-def recommended_dtype(device: str | torch.device, stored: torch.dtype) -> tuple[torch.dtype, str]:
-    """The compute dtype for weights stored in `stored`, with the reason: what "auto" means."""
-    if stored not in HALVES or torch.device(device).type != "cpu":
-        return stored, "as stored"
-    if native_half(stored):
-        return stored, f"as stored; this CPU has {_short(stored)} matrix instructions"
-    return torch.float32, f"{_needs_native(stored)}; float32 is faster and exact for these weights"

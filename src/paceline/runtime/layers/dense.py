@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -26,8 +27,8 @@ class DenseWeight:
     """One [out_features, in_features] matrix. Parts are cast to the spec's dtype while they are copied in.
 
     Once the last part has come the kernel packs the matrix into the form its product reads best, and the plain one is
-    dropped, so at most one layer is held twice. Where rows are gathered too the plain one stays beside it, and a table
-    whose second form would be too large is multiplied as it is.
+    dropped, so at most one layer is held twice. Where rows are gathered too and the kernel cannot gather from its form,
+    the plain one stays beside it, and a table whose second form would be too large is multiplied as it is.
     """
 
     def __init__(self, spec: LinearSpec, context: BuildContext) -> None:
@@ -40,7 +41,7 @@ class DenseWeight:
             spec.out_features, spec.in_features, dtype=spec.dtype, device=spec.device
         )
         self.bias = torch.zeros(spec.out_features, dtype=spec.dtype, device=spec.device) if spec.bias else None
-        self.packed: torch.Tensor | None = None
+        self.packed: Any = None  # what the kernel's `pack` made
         self._missing = {part.name for part in spec.parts}
         self._rows: dict[str, slice] = {}
         begin = 0
@@ -51,7 +52,7 @@ class DenseWeight:
     @property
     def num_bytes(self) -> int:
         held = {id(t): t for t in (self.plain, self.packed, self.bias) if t is not None}
-        return sum(t.numel() * t.element_size() for t in held.values())
+        return sum(int(t.nbytes) for t in held.values())
 
     def load(self, part: str, tensor: torch.Tensor) -> None:
         """[num_rows, in_features] of any float dtype."""
@@ -65,7 +66,7 @@ class DenseWeight:
         if not self._missing:
             if self.spec.multiplies:
                 self.packed = self.kernel.pack(self.plain)
-            if not self.spec.gathers:
+            if self.packed is not None and (not self.spec.gathers or self.kernel.gather is not None):
                 self.plain = None
 
     def load_bias(self, part: str, tensor: torch.Tensor) -> None:
@@ -79,7 +80,9 @@ class DenseWeight:
         raise UnsupportedError("dense weights have no grouped product", expected="a model without experts")
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
-        assert self.plain is not None, "rows were not kept: LinearSpec.gathers"
+        if self.plain is None:
+            assert self.spec.gathers, "rows are not for gathering: LinearSpec.gathers"
+            return self.kernel.gather(self.packed, ids)  # type: ignore[no-any-return]
         return self.plain.index_select(0, ids)
 
     def dequantize(self, part: str) -> torch.Tensor:

@@ -120,7 +120,8 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, window: int | Non
     row_of: list[int] = []
     first: list[int] = []
     places: list[int] = []
-    for row, (count, start) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
+    rows_of_step = zip(metadata.query_lens.tolist(), metadata.context_lens.tolist(), strict=True)
+    for row, (count, start) in enumerate(rows_of_step):
         begin = start // QUERY_TILE
         offset = (len(row_of) - begin) * QUERY_TILE
         places.extend(range(offset + start, offset + start + count))
@@ -129,8 +130,8 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, window: int | Non
             first.append(tile * QUERY_TILE)
     rows = torch.tensor(row_of, dtype=torch.int64, device=device)
     begin_of_tile = torch.tensor(first, dtype=torch.int64, device=device)
-    contexts = torch.tensor(metadata.context_lens, dtype=torch.int64, device=device)[rows]
-    lengths = contexts + torch.tensor(metadata.query_lens, dtype=torch.int64, device=device)[rows]
+    contexts = torch.from_numpy(metadata.context_lens).to(device)[rows]
+    lengths = contexts + torch.from_numpy(metadata.query_lens).to(device)[rows]
     # The first slot that any query of the row still sees in this step.
     lowest = (contexts - window + 1).clamp(min=0) if window is not None else torch.zeros_like(contexts)
     positions = begin_of_tile[:, None] + torch.arange(QUERY_TILE, device=device)

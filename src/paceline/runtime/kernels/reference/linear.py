@@ -16,6 +16,7 @@ class ReferenceLinear:
     """y = x Wᵀ + b. Weights stay as they are: [out_features, in_features]."""
 
     without_copy = None  # packing makes no copy
+    gather = None  # rows are looked up in the plain weight
 
     @staticmethod
     def pack(weight: torch.Tensor) -> torch.Tensor:

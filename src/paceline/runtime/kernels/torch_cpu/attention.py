@@ -32,22 +32,10 @@ def attention(
     if group.plan is None:
         group.plan = plan_step(metadata, cache, params, dtype)
     plan: StepPlan = group.plan
-    num_tokens = q.shape[0]
     wide = q if q.dtype == dtype else q.to(dtype)
-    if not plan.prefill and len(plan.decode) == 1 and len(plan.decode[0].batches) == 1:
-        family = plan.decode[0]
-        if family.batches[0].tokens is None:
-            out = _decode(wide, family.batches[0], _shared(family, cache, params, dtype), cache, params)
-            return out if out.dtype == q.dtype else out.to(q.dtype)
-    out = torch.empty(num_tokens, params.num_heads * params.head_dim, dtype=dtype)
-    for family in plan.decode:
-        shared = _shared(family, cache, params, dtype)
-        for batch in family.batches:
-            if batch.tokens is None:
-                out.copy_(_decode(wide, batch, shared, cache, params))
-            else:
-                part = _decode(wide.index_select(0, batch.tokens), batch, shared, cache, params)
-                out.index_copy_(0, batch.tokens, part)
+    out = torch.empty(q.shape[0], params.num_heads * params.head_dim, dtype=dtype)
+    if plan.decode:
+        _decode_all(wide, out, plan, cache, params)
     for row in plan.prefill:
         out[row.start : row.stop] = _prefill(wide, kv, row, cache, params)
     return out if dtype == q.dtype else out.to(q.dtype)
@@ -84,26 +72,41 @@ def _shared(
     return gathered[0], gathered[1]
 
 
+def _decode_all(q: torch.Tensor, out: torch.Tensor, plan: StepPlan, cache: LayerCache, params: AttentionParams) -> None:
+    """All rows with one query: q [T, heads, D], out [T, heads * D]."""
+    shape = (q.shape[0] * params.num_kv_heads, params.num_heads // params.num_kv_heads, params.head_dim)
+    if plan.order is None:
+        batch = plan.decode[0].batches[0]
+        _decode(q.view(shape), out.view(shape), batch, None, cache, params)
+        return
+    queries = q.reshape(shape).index_select(0, plan.order)
+    results = torch.empty_like(queries)
+    begin = 0
+    for family in plan.decode:
+        shared = _shared(family, cache, params, q.dtype)
+        for batch in family.batches:
+            end = begin + params.num_kv_heads * batch.num_rows
+            _decode(queries[begin:end], results[begin:end], batch, shared, cache, params)
+            begin = end
+    out.view(shape).index_copy_(0, plan.order, results)
+
+
 def _decode(
-    q: torch.Tensor,
+    queries: torch.Tensor,
+    out: torch.Tensor,
     batch: DecodeBatch,
     shared: tuple[torch.Tensor, torch.Tensor] | None,
     cache: LayerCache,
     params: AttentionParams,
-) -> torch.Tensor:
-    """q [B, heads, D] -> [B, heads * D]."""
+) -> None:
+    """One batch: queries and out [H * B, G, D], heads outermost."""
     heads, dim, rows, slots = params.num_kv_heads, params.head_dim, batch.num_rows, batch.num_slots
-    per_kv = params.num_heads // heads
-    gathered = _gather("decode", batch.gather, cache, q.dtype).view(2 * heads, rows * slots, dim)
+    gathered = _gather("decode", batch.gather, cache, queries.dtype).view(2 * heads, rows * slots, dim)
     if batch.dead is not None:
         gathered.index_fill_(1, batch.dead, 0.0)
     keys, values = gathered[:heads].view(-1, slots, dim), gathered[heads:].view(-1, slots, dim)
     if batch.length is not None:
         keys, values = keys[:, : batch.length], values[:, : batch.length]
-    if rows == 1:
-        queries = q.view(heads, per_kv, dim)
-    else:
-        queries = q.view(rows, heads, per_kv, dim).transpose(0, 1).reshape(heads * rows, per_kv, dim)
     if params.softcap is not None:
         scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(params.scale / params.softcap)
         scores.tanh_().mul_(params.softcap)
@@ -114,12 +117,9 @@ def _decode(
     else:
         scores = torch.baddbmm(_nothing(queries.dtype), queries, keys.transpose(1, 2), beta=0, alpha=params.scale)
     if shared is None:
-        out = torch.bmm(torch.softmax(scores, -1), values)
+        torch.bmm(torch.softmax(scores, -1), values, out=out)
     else:
-        out = _with_shared(queries, scores, values, shared, params.scale)
-    if rows == 1:
-        return out.view(1, -1)
-    return out.view(heads, rows, per_kv, dim).transpose(0, 1).reshape(rows, -1)
+        _with_shared(queries, scores, values, shared, params.scale, out)
 
 
 def _with_shared(
@@ -128,10 +128,11 @@ def _with_shared(
     values: torch.Tensor,
     shared: tuple[torch.Tensor, torch.Tensor],
     scale: float,
-) -> torch.Tensor:
+    out: torch.Tensor,
+) -> None:
     """One softmax over [shared | own] slots, where the shared K and V are multiplied once for all rows.
 
-    queries [H * B, G, D], scores [H * B, G, L], values [H * B, L, D], shared K and V [H, P, D].
+    queries and out [H * B, G, D], scores [H * B, G, L], values [H * B, L, D], shared K and V [H, P, D].
     """
     keys, common = shared
     heads, num_shared, dim = keys.shape
@@ -139,8 +140,8 @@ def _with_shared(
     joined = queries.view(heads, -1, dim)
     first = torch.baddbmm(_nothing(queries.dtype), joined, keys.transpose(1, 2), beta=0, alpha=scale)  # [H, B * G, P]
     weights = torch.softmax(torch.cat((first.view(batch, per_kv, num_shared), scores), -1), -1)
-    out = torch.bmm(weights.view(heads, batch // heads * per_kv, -1)[:, :, :num_shared], common)
-    return torch.baddbmm(out.view(batch, per_kv, dim), weights[:, :, num_shared:], values)
+    mixed = torch.bmm(weights.view(heads, batch // heads * per_kv, -1)[:, :, :num_shared], common)
+    torch.baddbmm(mixed.view(batch, per_kv, dim), weights[:, :, num_shared:], values, out=out)
 
 
 # prefill

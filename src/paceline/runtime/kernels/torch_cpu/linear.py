@@ -16,6 +16,7 @@ class PlainLinear:
     """y = x Wᵀ + b with weights as they are: [out_features, in_features]."""
 
     without_copy = None  # packing makes no copy
+    gather = None  # rows are looked up in the plain weight
 
     @staticmethod
     def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -42,6 +43,7 @@ class PackedLinear:
     """The same in float32, weights in oneDNN's blocked order: up to twice as fast as BLAS for 2 to 32 rows."""
 
     without_copy = PlainLinear  # serves when a second form of the weight would take too much memory
+    gather = None  # rows are looked up in the plain weight
 
     @staticmethod
     def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -65,6 +67,7 @@ class WidenedLinear:
     """Half-precision weights and activations on a CPU without half-precision products: computed in float32."""
 
     without_copy = None  # there is no other way
+    gather = None  # rows are looked up in the plain weight
 
     @staticmethod
     def pack(weight: torch.Tensor) -> torch.Tensor:

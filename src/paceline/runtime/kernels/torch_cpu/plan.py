@@ -28,7 +28,7 @@ MASKED_QUERIES = 256  # queries per masked piece of a prefill chunk
 class DecodeBatch:
     """Rows with one query each. B rows, L = columns * block size gathered slots each."""
 
-    tokens: torch.Tensor | None  # [B] their places along T; None: all tokens of the step, in order
+    tokens: np.ndarray  # [B] their places along T
     num_rows: int
     num_slots: int  # L
     gather: torch.Tensor  # [2 * H * B * L / S] rows of LayerCache.blocks
@@ -73,19 +73,23 @@ class PrefillRow:
 class StepPlan:
     decode: list[DecodeFamily]
     prefill: list[PrefillRow]
+    # For each batch in turn, KV head by KV head, where its queries lie in q as [T * H, G, D]: one copy brings all of
+    # them into the order of batched products. None: the step is one row with one query, in order as it is.
+    order: torch.Tensor | None
 
 
 def plan_step(metadata: AttentionMetadata, cache: LayerCache, params: AttentionParams, dtype: torch.dtype) -> StepPlan:
     """Sort the rows of a step into families, batches and chunks. `dtype` is that of masks: the one scores have."""
-    counts = np.asarray(metadata.query_lens, np.int64)
-    contexts = np.asarray(metadata.context_lens, np.int64)
+    counts, contexts = metadata.query_lens, metadata.context_lens
     starts = np.concatenate(([0], np.cumsum(counts)))
     tables = metadata.groups[cache.group].block_tables.numpy()
     builder = _Builder(tables, counts, contexts, starts, cache, params, dtype)
     single = np.flatnonzero(counts == 1)
+    decode = builder.families(single) if len(single) else []
     return StepPlan(
-        decode=builder.families(single) if len(single) else [],
+        decode=decode,
         prefill=[builder.prefill(int(row)) for row in np.flatnonzero(counts > 1)],
+        order=builder.order(decode) if starts[-1] > 1 else None,
     )
 
 
@@ -130,6 +134,12 @@ class _Builder:
         return torch.from_numpy((self.heads + block_ids[None, :]).reshape(-1))
 
     # decode
+
+    def order(self, decode: list[DecodeFamily]) -> torch.Tensor:
+        """StepPlan.order of these families."""
+        heads = np.arange(self.params.num_kv_heads)[:, None]
+        places = [(batch.tokens * len(heads) + heads).reshape(-1) for family in decode for batch in family.batches]
+        return torch.from_numpy(np.concatenate(places) if places else np.empty(0, np.int64))
 
     def families(self, rows: np.ndarray) -> list[DecodeFamily]:
         """Rows that start with the same block, then everything else."""
@@ -191,9 +201,8 @@ class _Builder:
     def batch(self, rows: _Rows, width: int) -> DecodeBatch:
         """One batch of rows that need at most `width` blocks."""
         num_rows, num_slots = len(rows.tokens), width * self.size
-        everything = num_rows == self.starts[-1] and bool((rows.tokens == np.arange(num_rows)).all())
         batch = DecodeBatch(
-            tokens=None if everything else torch.from_numpy(rows.tokens),
+            tokens=rows.tokens,
             num_rows=num_rows,
             num_slots=num_slots,
             gather=self.rows_of(rows.ids[:, :width].reshape(-1)),

@@ -1,0 +1,76 @@
+"""The weight products of one step, native beside oneDNN and plain BLAS, and how fast weights can be read at all.
+
+Shapes are SmolLM2-135M's: 30 layers and the output head. Rounds are interleaved; the fastest of each is compared,
+because whatever disturbs a round only makes it slower. The limit is reading the weights' bytes, in the same run.
+
+Usage: python benchmarks/kernels/linear.py [--rows 1,8,64,512] [--rounds 8] [--threads 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from paceline.runtime.kernels.cpu import native
+from paceline.runtime.kernels.cpu.linear import NativeLinear
+from paceline.runtime.kernels.torch_cpu.linear import PackedLinear, PlainLinear
+
+LAYER = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
+NUM_LAYERS, HEAD = 30, (49152, 576)
+
+
+def best_ms(run: Callable[[], object], rounds: int) -> float:
+    fastest = float("inf")
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        run()
+        fastest = min(fastest, (time.perf_counter() - begun) * 1e3)
+    return fastest
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="1,2,4,8,16,32,64,256,512")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if native.why_not():
+        raise SystemExit(native.why_not())
+
+    weights = [torch.randn(shape) for shape in [*LAYER * NUM_LAYERS, HEAD]]
+    numbers = sum(w.numel() for w in weights)
+    halves = [w.bfloat16() for w in weights]
+    kernels: dict[str, tuple[Any, list[Any]]] = {
+        "native f32": (NativeLinear, [NativeLinear.pack(w) for w in weights]),
+        "native bf16": (NativeLinear, [NativeLinear.pack(w) for w in halves]),
+        "onednn f32": (PackedLinear, [PackedLinear.pack(w) for w in weights]),
+        "blas f32": (PlainLinear, weights),
+    }
+    whole = torch.cat([w.flatten() for w in weights])
+    read_ms = best_ms(whole.sum, args.rounds)
+    rate = numbers * 4 / read_ms / 1e6
+    print(f"{args.threads} threads; reading {numbers * 4 / 1e6:.0f} MB takes {read_ms:.1f} ms ({rate:.1f} GB/s)")
+    print(f"{'rows':>5s}  " + "  ".join(f"{name:>22s}" for name in kernels) + "  onednn / native")
+    for rows in map(int, args.rows.split(",")):
+        inputs = {size: torch.randn(rows, size) for size in (576, 1536)}
+
+        def step(kernel: Any, packed: list[Any], inputs: dict[int, torch.Tensor] = inputs) -> None:
+            for weight, form in zip(weights, packed, strict=True):
+                kernel.apply(inputs[weight.shape[1]], form, None)
+
+        ms = dict.fromkeys(kernels, float("inf"))
+        for _ in range(args.rounds if rows <= 64 else 3):
+            for name, (kernel, packed) in kernels.items():
+                ms[name] = min(ms[name], best_ms(lambda k=kernel, p=packed: step(k, p), 1))  # type: ignore[misc]
+        cells = "  ".join(f"{v:8.1f} ms {2 * rows * numbers / v / 1e6:5.0f} GF/s" for v in ms.values())
+        print(f"{rows:5d}  {cells}  {ms['onednn f32'] / ms['native f32']:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""How much memory an engine's parts get: the ledger's formulas, a measured worst step, what the device has."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paceline.config import EngineConfig, Knobs
+from paceline.contracts.kv import plan_kv_groups
+from paceline.contracts.specs import DeviceSpec, ModelSpec
+from paceline.cost.memory import MemoryPlan, MemoryRequest, format_bytes, plan_memory
+from paceline.cost.workspace import (
+    activation_bytes,
+    compiled_products_bytes,
+    fast_attention_bytes,
+    tiled_attention_bytes,
+    worst_step,
+)
+
+if TYPE_CHECKING:
+    from paceline.runtime.worker import Worker
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def plan_engine_memory(
+    config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str, knobs: Knobs, worker: Worker
+) -> MemoryPlan:
+    """The memory plan from a measured worst step: activations are the larger of formula and measurement."""
+    from paceline.runtime.device import DTYPES, device_memory, process_rss
+    from paceline.runtime.kernels.dispatch import choose, native_half
+    from paceline.runtime.worst_plan import StepLimits
+
+    dtype_bytes = DTYPE_BYTES[dtype]
+    kv_tokens = ceil(knobs.max_num_seqs * knobs.expected_context * (1 + knobs.prefix_cache_reserve))
+    kv_tokens = max(kv_tokens, knobs.max_model_len)
+    limits = StepLimits(
+        max_rows=knobs.max_num_seqs,
+        max_tokens=knobs.max_num_batched_tokens,
+        max_model_len=knobs.max_model_len,
+        chunk_tokens=knobs.prefill_chunk_tokens,
+        kv_tokens=kv_tokens,
+    )
+    measured = worker.measure_worst_step(limits, block_size=config.cache.block_size)
+
+    groups = plan_kv_groups(spec, config.cache.block_size, dtype_bytes)
+    widened = dtype != "float32" and device.kind == "cpu" and not native_half(DTYPES[dtype])
+
+    def activations(max_model_len: int) -> tuple[int, str]:
+        worst = worst_step(
+            spec,
+            num_tokens=knobs.max_num_batched_tokens,
+            num_rows=knobs.max_num_seqs,
+            context_tokens=max_model_len,
+        )
+        if config.numerics == "reference":
+            attention = tiled_attention_bytes(spec, worst, len(groups))
+        else:
+            attention = fast_attention_bytes(spec, worst, dtype_bytes, widened=widened)
+        predicted, how = activation_bytes(
+            spec, worst, dtype_bytes=dtype_bytes, attention_bytes=attention, widened=widened
+        )
+        if measured.peak_bytes is not None and measured.peak_bytes > predicted:
+            return measured.peak_bytes, f"as measured, above the formula's {format_bytes(predicted)}: {how}"
+        return predicted, how
+
+    compiled = choose("linear", device.kind, DTYPES[dtype], config.numerics).compiles
+    reading = device_memory(device.kind)
+    weight_bytes = worker.weight_bytes
+    taken = process_rss() if device.kind == "cpu" else weight_bytes
+    plan = plan_memory(
+        MemoryRequest(
+            groups=groups,
+            device_bytes=reading.total_bytes,
+            available_bytes=reading.available_bytes,
+            taken_bytes=taken,
+            weight_bytes=weight_bytes,
+            weights_in_place=True,
+            memory_utilization=knobs.memory_utilization,
+            max_model_len=knobs.max_model_len,
+            max_model_len_is_set=config.model.max_model_len is not None,
+            max_num_seqs=knobs.max_num_seqs,
+            chunk_tokens=knobs.prefill_chunk_tokens,
+            expected_context=knobs.expected_context,
+            prefix_cache_reserve=knobs.prefix_cache_reserve,
+            kv_cache_memory=config.cache.kv_cache_memory,
+            graph_bytes=max(0, taken - weight_bytes),
+            compiled_bytes=compiled_products_bytes(knobs.max_num_batched_tokens) if compiled else 0,
+        ),
+        activations,
+    )
+    if measured.peak_bytes is not None:
+        ledger = plan.ledger.with_measured(activations=measured.peak_bytes)
+        plan = msgspec.structs.replace(plan, ledger=ledger)
+    return plan

@@ -1,0 +1,106 @@
+"""The step journal as a file: begun by an engine that was told to (`--journal FILE`), read and replayed anywhere.
+
+    python -c 'from paceline.engine import replay_file; from paceline.cost import LinearStepCost
+               print(replay_file("run.journal", LinearStepCost))'
+
+The file begins with what the scheduler was built from, so it needs no model, no device and no configuration. It holds
+the token ids of prompts and outputs: it is made readable by its owner alone, and belongs where secrets may be.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from paceline.contracts.ports import CostModel
+from paceline.engine.journal import Began, Event, Replay, StepJournal, read_stream, replay_events
+from paceline.engine.kv_manager import KVManager
+from paceline.engine.scheduler import Scheduler
+from paceline.errors import ConfigError, EngineError
+
+MAX_FILE_BYTES = 1 << 30
+
+
+def begin_journal(
+    path: str | Path | None,
+    scheduler: Scheduler,
+    prices: Mapping[str, float],
+    *,
+    max_bytes: int = MAX_FILE_BYTES,
+    report: Callable[[str], None] | None = None,
+) -> StepJournal | None:
+    """A journal in a new file, for the engine around `scheduler`; None without a path. `prices`: the arguments that
+    make its cost model again.
+
+    A file that is there already becomes `path` + ".old": the run before a restart is often the one wanted. At
+    `max_bytes`, or when the disk is full, recording stops and `report` is told (none: a Python warning); what is there
+    can still be replayed. Raises ConfigError when the file cannot be made.
+    """
+    if path is None:
+        return None
+    target = Path(path)
+    try:
+        if target.is_file():
+            target.replace(f"{target}.old")
+        sink = os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    except OSError as error:
+        raise ConfigError(
+            "the journal cannot be written",
+            seen=f"{target}: {error.strerror or error}",
+            expected="a path in a folder that exists and may be written to",
+            fix="give another path to journal, or leave it out",
+        ) from None
+    journal = StepJournal(sink, max_bytes=max_bytes, close_sink=True, report=report or _warn)
+    journal.record(scheduler.describe(prices))
+    return journal
+
+
+def _warn(text: str) -> None:
+    with suppress(Warning):  # warnings may be errors here; recording must not end the engine
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def read_journal(path: str | Path) -> Iterator[Event]:
+    """The events of a journal file, in order, read as they are asked for.
+
+    Raises EngineError when it cannot be read, is no journal, or is damaged; a last event cut short ends it quietly.
+    """
+    try:
+        with open(path, "rb") as stream:
+            yield from read_stream(stream, whole=True)
+    except OSError as error:
+        raise EngineError("the journal cannot be read", seen=f"{path}: {error.strerror or error}") from None
+
+
+def replay_file(path: str | Path, make_cost: Callable[..., CostModel]) -> Replay:
+    """Build the recorded scheduler anew, feed it the file, and compare every plan.
+
+    `make_cost` is the class of the recording's cost model; it is called with the recorded prices by name. Raises
+    EngineError at the first plan that differs, and for what `read_journal` raises.
+    """
+    events = read_journal(path)
+    first = next(events, None)
+    if not isinstance(first, Began):
+        raise EngineError(
+            "the journal does not begin with what the scheduler was built from",
+            seen="nothing" if first is None else type(first).__name__,
+            fix="use engine.replay, with a scheduler of your own",
+        )
+    result = replay_events(events, _scheduler(first, make_cost(**first.prices)))
+    return Replay(digests=result.digests, num_events=result.num_events + 1)
+
+
+def _scheduler(began: Began, cost: CostModel) -> Scheduler:
+    kv = KVManager(
+        began.caps.layout,
+        prefix_caching=began.prefix_caching,
+        max_chunk_tokens=began.max_chunk_tokens,
+        model_revision=began.model_revision,
+        share_tenants=began.share_tenants,
+    )
+    return Scheduler(
+        began.settings, began.caps, kv, cost, token_bytes=began.token_bytes, eos_token_ids=began.eos_token_ids
+    )

@@ -1,0 +1,96 @@
+"""Compiles the native kernels with the system's C++ compiler. Standard library only: the installer runs this file.
+
+python src/paceline/runtime/kernels/cpu/build.py          after a change to a source file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE / "csrc"
+LIBRARY = HERE / "_native.so"
+UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use beyond the processor family's own
+    "paceline_cpu.cpp": (),
+    "linear_avx2.cpp": ("-mavx2", "-mfma"),
+}
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra")
+
+
+def source_digest() -> str:
+    """What the library must have been built from: 16 hex digits over all sources, names included."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def why_not() -> str:
+    """What stands against compiling here; empty if nothing."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
+        return f"native kernels are for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
+    return "" if find_compiler() else "there is no C++ compiler (c++, g++ or clang++)"
+
+
+def find_compiler() -> str | None:
+    """The first of the usual names that is on the path."""
+    return next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+
+
+def compile_library(target: Path = LIBRARY) -> None:
+    """Build the library. Raises RuntimeError with the compiler's words. `target` appears whole or not at all."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise RuntimeError(why_not())
+    with tempfile.TemporaryDirectory() as folder:
+        objects = []
+        for name, extra in UNITS.items():
+            objects.append(str(Path(folder) / f"{name}.o"))
+            _run(
+                [
+                    compiler,
+                    *FLAGS,
+                    *extra,
+                    f'-DSOURCE_DIGEST="{source_digest()}"',
+                    "-c",
+                    str(SOURCES / name),
+                    "-o",
+                    objects[-1],
+                ]
+            )
+        built = Path(folder) / target.name
+        _run([compiler, "-shared", "-o", str(built), *objects])
+        beside = target.with_suffix(".new")  # a rename within one folder replaces a library in use without harm
+        shutil.copyfile(built, beside)
+        beside.replace(target)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-4000:]}")
+
+
+def is_stale() -> bool:
+    """The library is missing, or of other sources. Its digest stands in it as text."""
+    return not LIBRARY.exists() or source_digest().encode() not in LIBRARY.read_bytes()
+
+
+def main(arguments: list[str]) -> int:
+    if why_not():
+        print(f"no native CPU kernels: {why_not()}", file=sys.stderr)
+        return 0 if "--if-stale" in arguments else 1
+    if "--if-stale" not in arguments or is_stale():
+        compile_library()
+        print(LIBRARY)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

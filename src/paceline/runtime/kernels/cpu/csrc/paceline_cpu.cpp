@@ -1,0 +1,125 @@
+// The C interface, and how work is shared between threads.
+#include "linear.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+using namespace paceline;
+
+namespace {
+
+// Signature of GNU OpenMP's GOMP_parallel. Using the runtime that torch has loaded keeps one pool of threads per process:
+// a second one would compete with it for the cores.
+using ParallelFn = void (*)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
+ParallelFn parallel = nullptr;
+
+constexpr std::int64_t kAloneBelow = 1 << 16;  // multiply-adds that are not worth waking a thread
+
+struct Shared {
+  const LinearTask* task;
+  std::int64_t num_panels;
+  std::int64_t grain;  // panels taken at once
+  std::atomic<std::int64_t> next{0};
+};
+
+void take_panels(void* data) {
+  Shared& shared = *static_cast<Shared*>(data);
+  for (;;) {
+    const std::int64_t first = shared.next.fetch_add(shared.grain, std::memory_order_relaxed);
+    if (first >= shared.num_panels) return;
+    linear_panels_avx2(*shared.task, first, std::min(first + shared.grain, shared.num_panels));
+  }
+}
+
+std::int64_t count_panels(std::int64_t num_outputs) { return (num_outputs + kPanel - 1) / kPanel; }
+
+// Where output `n` of a panel stands among the kPanel weights of one k.
+std::int64_t position(std::int64_t n, std::int32_t type) { return type == kFloat32 ? n : 2 * (n % 8) + n / 8; }
+
+template <typename T>
+void pack_rows(const T* weight, T* packed, std::int64_t first, std::int64_t num_rows, std::int64_t num_inputs,
+               std::int32_t type) {
+  for (std::int64_t n = first; n < first + num_rows; ++n) {
+    T* at = packed + (n / kPanel) * num_inputs * kPanel + position(n % kPanel, type);
+    const T* row = weight + (n - first) * num_inputs;
+    for (std::int64_t k = 0; k < num_inputs; ++k) at[k * kPanel] = row[k];
+  }
+}
+
+template <typename T>
+void unpack_row(const T* packed, T* row, std::int64_t n, std::int64_t num_inputs, std::int32_t type) {
+  const T* at = packed + (n / kPanel) * num_inputs * kPanel + position(n % kPanel, type);
+  for (std::int64_t k = 0; k < num_inputs; ++k) row[k] = at[k * kPanel];
+}
+
+}  // namespace
+
+extern "C" {
+
+// Digest of the sources this library was built from.
+const char* paceline_cpu_sources() { return SOURCE_DIGEST; }
+
+std::int32_t paceline_cpu_has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
+}
+
+std::int32_t paceline_cpu_has_avx512() { return __builtin_cpu_supports("avx512f") ? 1 : 0; }
+
+void paceline_cpu_use_gomp(ParallelFn function) { parallel = function; }
+
+// Rows [first, first + num_rows) of a weight, from [num_rows, num_inputs] in the packed type. `packed` starts zeroed.
+void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std::int64_t num_rows,
+                       std::int64_t num_inputs, std::int32_t type) {
+  if (type == kFloat32)
+    pack_rows(static_cast<const float*>(weight), static_cast<float*>(packed), first, num_rows, num_inputs, type);
+  else
+    pack_rows(static_cast<const std::uint16_t*>(weight), static_cast<std::uint16_t*>(packed), first, num_rows,
+              num_inputs, type);
+}
+
+// rows[i] = row ids[i] of the weight. Stops at the first id that is none; returns how many were copied.
+std::int64_t paceline_cpu_gather(const void* packed, const std::int64_t* ids, void* rows, std::int64_t count,
+                                 std::int64_t num_outputs, std::int64_t num_inputs, std::int32_t type) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= num_outputs) return i;
+    if (type == kFloat32)
+      unpack_row(static_cast<const float*>(packed), static_cast<float*>(rows) + i * num_inputs, ids[i], num_inputs,
+                 type);
+    else
+      unpack_row(static_cast<const std::uint16_t*>(packed), static_cast<std::uint16_t*>(rows) + i * num_inputs, ids[i],
+                 num_inputs, type);
+  }
+  return count;
+}
+
+// Copies token t's `num_heads` runs of `head_bytes` to slot slots[t] of each head's own region. Tokens lie `token_stride`
+// bytes apart and heads `region_stride` bytes. Slots are the engine's own: not checked.
+void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
+                           std::int64_t num_heads, std::int64_t head_bytes, std::int64_t token_stride,
+                           std::int64_t region_stride) {
+  for (std::int64_t t = 0; t < num_tokens; ++t)
+    for (std::int64_t h = 0; h < num_heads; ++h)
+      std::memcpy(cache + h * region_stride + slots[t] * head_bytes, kv + t * token_stride + h * head_bytes,
+                  static_cast<std::size_t>(head_bytes));
+}
+
+void paceline_cpu_linear(const float* x, const void* packed, const float* bias, float* out, std::int64_t num_rows,
+                         std::int64_t num_inputs, std::int64_t num_outputs, std::int32_t type,
+                         std::int32_t num_threads) {
+  const LinearTask task{x, packed, bias, out, num_rows, num_inputs, num_outputs, static_cast<WeightType>(type)};
+  Shared shared;
+  shared.task = &task;
+  shared.num_panels = count_panels(num_outputs);
+  const bool alone = parallel == nullptr || num_threads < 2 || num_rows * num_inputs * num_outputs < kAloneBelow;
+  // Four portions per thread even out a core that is slowed down; a multiple of four panels suits the few-rows tiles.
+  const std::int64_t portions = alone ? 1 : 4 * num_threads;
+  shared.grain = std::max<std::int64_t>(1, (shared.num_panels + portions - 1) / portions);
+  if (shared.grain > 4) shared.grain = (shared.grain + 3) / 4 * 4;
+  if (alone)
+    take_panels(&shared);
+  else
+    parallel(take_panels, &shared, static_cast<unsigned>(num_threads), 0);
+}
+
+}  // extern "C"

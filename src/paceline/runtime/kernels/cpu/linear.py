@@ -1,0 +1,85 @@
+"""Matrix products with weights packed for AVX2: float32, or bfloat16 widened in registers (half the memory to read).
+
+An output is one chain of fused multiply-adds in one order, so its bits do not depend on the rows beside it, on their
+number or on the threads: this product is batch-invariant. csrc/linear.h has the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline.runtime.kernels.cpu.native import library
+
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+@dataclass(frozen=True)
+class PanelWeight:
+    """[out_features, in_features] in panels of 16 outputs, zeros behind the last."""
+
+    values: torch.Tensor  # [num_panels, in_features, 16]
+    out_features: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes
+
+
+class NativeLinear:
+    """y = x Wᵀ + b. Activations of the weight's dtype; sums are float32."""
+
+    without_copy = None  # rows are gathered from the packed form: no second copy is ever made
+
+    @staticmethod
+    def pack(weight: torch.Tensor) -> PanelWeight:
+        weight = weight.contiguous()
+        rows, columns = weight.shape
+        values = torch.zeros(-(-rows // 16), columns, 16, dtype=weight.dtype)
+        kind = _TYPES[weight.dtype]
+        library().paceline_cpu_pack(weight.data_ptr(), values.data_ptr(), 0, rows, columns, kind)
+        return PanelWeight(values, rows)
+
+    @staticmethod
+    def unpack(packed: PanelWeight) -> torch.Tensor:
+        return NativeLinear.gather(packed, torch.arange(packed.out_features))
+
+    @staticmethod
+    def gather(packed: PanelWeight, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight: ids [num_tokens] int64 -> [num_tokens, in_features]. Raises IndexError."""
+        values = packed.values
+        ids = ids.contiguous()
+        rows = torch.empty(ids.shape[0], values.shape[1], dtype=values.dtype)
+        done = library().paceline_cpu_gather(
+            values.data_ptr(),
+            ids.data_ptr(),
+            rows.data_ptr(),
+            ids.shape[0],
+            packed.out_features,
+            values.shape[1],
+            _TYPES[values.dtype],
+        )
+        if done < ids.shape[0]:
+            raise IndexError(f"row {int(ids[done])} of a weight with {packed.out_features} rows")
+        return rows
+
+    @staticmethod
+    def apply(x: torch.Tensor, packed: PanelWeight, bias: torch.Tensor | None) -> torch.Tensor:
+        """x [num_tokens, in_features] -> [num_tokens, out_features]."""
+        values, dtype = packed.values, x.dtype
+        x = x.float().contiguous()
+        bias = None if bias is None else bias.float()
+        out = torch.empty(x.shape[0], packed.out_features)
+        library().paceline_cpu_linear(
+            x.data_ptr(),
+            values.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            x.shape[0],
+            x.shape[1],
+            packed.out_features,
+            _TYPES[values.dtype],
+            torch.get_num_threads(),
+        )
+        return out if dtype == torch.float32 else out.to(dtype)

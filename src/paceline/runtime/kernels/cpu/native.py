@@ -1,0 +1,63 @@
+"""The native library: found, checked, and its functions typed. `why_not()` says why it does not serve."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from paceline.runtime.kernels.cpu import build
+from paceline.runtime.kernels.cpu.build import LIBRARY, source_digest
+
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "paceline_cpu_sources": (ctypes.c_char_p, ()),
+    "paceline_cpu_has_avx2": (_INT, ()),
+    "paceline_cpu_has_avx512": (_INT, ()),
+    "paceline_cpu_use_gomp": (None, (_POINTER,)),
+    "paceline_cpu_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
+    "paceline_cpu_gather": (_LONG, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
+    "paceline_cpu_write_kv": (None, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _LONG)),
+    "paceline_cpu_linear": (None, (_POINTER, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _INT)),
+}
+
+
+@cache
+def _open() -> tuple[ctypes.CDLL | None, str]:
+    if not LIBRARY.exists():
+        return None, "it was not compiled when paceline was installed (no C++ compiler, or not Linux on x86-64)"
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        return None, f"{LIBRARY.name} does not load: {error}"
+    if found.paceline_cpu_sources().decode() != source_digest():
+        return None, f"{LIBRARY.name} is of other sources; rebuild it: python {build.__file__}"
+    if not found.paceline_cpu_has_avx2():
+        return None, "this CPU has no AVX2 and FMA"
+    try:
+        # torch has loaded GNU OpenMP into the process; its pool of threads serves these kernels too
+        found.paceline_cpu_use_gomp(ctypes.cast(ctypes.CDLL(None).GOMP_parallel, _POINTER))
+    except AttributeError:
+        return None, "this torch build does not use GNU OpenMP, whose threads the kernels share"
+    return found, ""
+
+
+def why_not() -> str:
+    """What keeps native kernels from serving here; empty when they can."""
+    return _open()[1]
+
+
+def library() -> ctypes.CDLL:
+    """The library. Ask `why_not` first."""
+    found, reason = _open()
+    assert found is not None, reason
+    return found
+
+
+def has_avx512() -> bool:
+    """Whether the processor has AVX-512, which no kernel here uses yet."""
+    return bool(library().paceline_cpu_has_avx512())

@@ -1,0 +1,69 @@
+"""One sequence of a call on its way to the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from paceline.contracts.request import FinishReason
+
+if TYPE_CHECKING:
+    from paceline.contracts.request import Request, RequestOutput, TokenLogprob
+    from paceline.contracts.slo import Timeline
+    from paceline.server.session import OutputStream
+    from paceline.text import TextStream
+
+
+@dataclass
+class News:
+    """What came for one choice since the last time. `text` may lag behind `token_ids`; see text.pipeline."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob]
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    finish: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None  # the engine could not go on; `finish` is set too
+
+
+@dataclass(eq=False)
+class Choice:
+    """`index` is its place in the answer: prompts in order, the choices of each in order."""
+
+    index: int
+    request: Request
+    text: TextStream
+    output: OutputStream
+    early: list[RequestOutput] = field(default_factory=list)  # taken from `output`, not yet by the reader
+    last: RequestOutput | None = None  # the engine's last word
+    done: bool = False  # and the reader has had it
+
+    def take(self, outputs: Sequence[RequestOutput]) -> News:
+        """Outputs as text."""
+        news = News("", [], [])
+        for output in outputs:
+            delta = self.text.push(output)
+            news.text += delta.text
+            news.token_ids += delta.token_ids
+            if delta.logprobs:
+                news.logprobs += delta.logprobs
+            if delta.prompt_logprobs is not None:
+                news.prompt_logprobs = delta.prompt_logprobs
+            if delta.finish is not None:
+                self.done = True
+                news.finish, news.stop_reason = delta.finish, delta.stop_reason
+                if delta.finish in (FinishReason.ERROR, FinishReason.ABORT):
+                    news.error = delta.error or "the server ended the request"
+        return news
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens the reader has had."""
+        return len(self.text.token_ids)
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Known once it has ended."""
+        return None if self.last is None else self.last.timeline
