@@ -46,9 +46,16 @@ def prompt(rng: random.Random, words: int) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
-async def stream(served: Served, tenant: str, text: str, max_tokens: int, tally: Tally) -> None:
+async def stream(served: Served, tenant: str, text: str, max_tokens: int, tally: Tally, **fields: str) -> None:
     """One streamed completion, to its end."""
-    body = {"model": served.model, "prompt": text, "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
+    body = {
+        **fields,
+        "model": served.model,
+        "prompt": text,
+        "max_tokens": max_tokens,
+        "stream": True,
+        "ignore_eos": True,
+    }
     connection = await RawConnection.open(served.host, served.port)
     try:
         begin, first = time.monotonic(), None
@@ -68,12 +75,14 @@ async def stream(served: Served, tenant: str, text: str, max_tokens: int, tally:
         await connection.close()
 
 
-async def quiet(served: Served, count: int, rng: random.Random) -> Tally:
+async def quiet(served: Served, count: int, rng: random.Random, service_class: str) -> Tally:
     """`count` requests, one a second by the clock, whatever the answers do."""
     tally, tasks, begin = Tally(), [], time.monotonic()
     for index in range(count):
         await asyncio.sleep(max(0.0, begin + index - time.monotonic()))
-        tasks.append(asyncio.create_task(stream(served, "quiet", prompt(rng, 24), 8, tally)))
+        tasks.append(
+            asyncio.create_task(stream(served, "quiet", prompt(rng, 24), 8, tally, service_class=service_class))
+        )
     await asyncio.gather(*tasks)
     return tally
 
@@ -94,14 +103,14 @@ async def flood(served: Served, open_requests: int, stop: asyncio.Event, rng: ra
 
 async def measure(served: Served, options: argparse.Namespace) -> None:
     rng = random.Random(1)
-    await quiet(served, 3, rng)  # warm
-    alone = await quiet(served, options.requests, rng)
+    await quiet(served, 3, rng, options.quiet_class)  # warm
+    alone = await quiet(served, options.requests, rng, options.quiet_class)
     stop = asyncio.Event()
     flooding = Tally()
     task = asyncio.create_task(flood(served, options.flood, stop, rng, flooding))
     await asyncio.sleep(5)  # until the flood is what it stays
     begin, before = time.monotonic(), flooding.tokens
-    beside = await quiet(served, options.requests, rng)
+    beside = await quiet(served, options.requests, rng, options.quiet_class)
     rate = (flooding.tokens - before) / (time.monotonic() - begin)
     stop.set()
     await task
@@ -132,6 +141,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=60)
     parser.add_argument("--flood", type=int, default=100)
     parser.add_argument("--policy", default="fair")
+    parser.add_argument("--quiet-class", default="default", help="service class of the quiet tenant's requests")
     parser.add_argument("--step-tokens", type=int, default=512, help="of the simulated device")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

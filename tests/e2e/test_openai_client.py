@@ -280,7 +280,7 @@ def test_a_full_queue_is_a_rate_limit_with_a_time_to_wait() -> None:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             calls = [
                 client.completions.create(
-                    model=model, prompt=f"flood {i}", max_tokens=100, extra_body={"ignore_eos": True}
+                    model=model, prompt=f"flood {i}", max_tokens=50, extra_body={"ignore_eos": True}
                 )
                 for i in range(12)
             ]
