@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 
-from paceline.server.usage import UsageLedger, UsageRecord, read_usage
+from paceline.server.tenancy.usage import UsageLedger, UsageRecord, read_usage
 
 WRITER = """
 import sys
 from paceline.contracts.slo import Outcome
-from paceline.server.usage import UsageLedger, UsageRecord
+from paceline.server.tenancy.usage import UsageLedger, UsageRecord
 
 ledger = UsageLedger(sys.argv[1])
 for number in range(int(sys.argv[2]), 10**9):

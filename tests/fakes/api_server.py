@@ -26,14 +26,14 @@ from paceline.cost.linear import LinearStepCost
 from paceline.engine import EngineCore, InProcessClient, Scheduler, SchedulerSettings, WallClock
 from paceline.engine.decisions import DecisionRing
 from paceline.errors import EngineDeadError
-from paceline.server import chat, completions, models, tokens
+from paceline.server.api import chat, completions, models, tokens
 from paceline.server.errors import install_error_handlers
-from paceline.server.live import LiveFeed
-from paceline.server.metrics import ServerMetrics
 from paceline.server.session import EngineSession
 from paceline.server.state import ModelCard, ServerState
-from paceline.server.tenants import TenantBook
-from paceline.server.usage import UsageLedger, UsageRecord
+from paceline.server.telemetry.live import LiveFeed
+from paceline.server.telemetry.metrics import ServerMetrics
+from paceline.server.tenancy.tenants import TenantBook
+from paceline.server.tenancy.usage import UsageLedger, UsageRecord
 from paceline.text import ChatTemplate, TextPipeline, TextTokenizer
 from paceline.text.byte_level import byte_level_bytes
 

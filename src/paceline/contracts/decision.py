@@ -40,6 +40,7 @@ class Reason(StrEnum):
     # preempt
     BLOCKS_FOR_DECODE = "blocks_for_decode"
     ROW_FOR_PRIORITY = "row_for_priority"
+    ROW_FOR_SHARE = "row_for_share"  # its tenant ran more than an equal part, the other's less
     BLOCKS_FOR_PRIORITY = "blocks_for_priority"
     CACHE_RESET = "cache_reset"
     # refuse

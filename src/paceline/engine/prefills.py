@@ -154,8 +154,11 @@ class Prefills:
         no_row = len(life.running) >= row_limit
         lowest = life.lowest_running_class
         may_preempt = lowest is not None and lowest > head.priority and settings.batching == "continuous"
-        if no_row and not may_preempt:
-            full = len(life.running) >= settings.max_num_seqs
+        full = len(life.running) >= settings.max_num_seqs
+        for_share = None
+        if full and not may_preempt and self._shares is not None:
+            for_share = self._shares.victim_for(head, selection.admits)
+        if no_row and not may_preempt and for_share is None:
             self._wait(head, Reason.NO_ROWS if full else Reason.TENANT_SHARE, now, running=len(life.running))
             return 0
         if self._still_blocked(head, lowest):
@@ -166,6 +169,12 @@ class Prefills:
         quote = self._quote(head, sibling)
         if self._waits_for_prefix(selection, head, quote, now):
             return 0
+        if for_share is not None:
+            if self._missing(quote) > self._room.num_coming():
+                self._block(head, self._missing(quote), now)  # a row alone would not help it
+                return 0
+            self._room.take(selection, for_share, Reason.ROW_FOR_SHARE, head, now)
+            quote, no_row = self._quote(head, sibling if head.request.leader in life.running else None), False
         kv = self._reserve(selection, head, quote, sibling, no_row=no_row, may_preempt=may_preempt, now=now)
         if kv is None:
             return 0

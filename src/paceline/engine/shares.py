@@ -2,16 +2,18 @@
 
 The queue's order says who goes next. That does not help a tenant that comes while another one has all rows, or while a
 long step of another's prompts runs. So as long as several tenants are about, one that runs more than its equal part
-leaves a few rows free, and its prompts get a portion of a step. Decode rows are never cut for this.
+leaves a few rows free, and its prompts get a portion of a step. When those rows are taken too, a tenant below its part
+gets a row of the one furthest above: its youngest is preempted, and finds its blocks in the prefix cache when it comes
+back. Rows move towards equal parts only, so they never move back and forth.
 
 What a quiet tenant then waits beside a flooding one is the rest of the step it came in, and what the flood's decode
-rows and that portion add to its own first steps (tests/laws/test_fairness.py).
+rows add to its own first steps (tests/laws/test_fairness.py).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from paceline.engine.request_state import RequestState
 
@@ -49,13 +51,14 @@ class Shares:
     def __init__(
         self,
         about: list[Who],
-        running: Iterable[RequestState],
+        running: Collection[RequestState],
         debt: Callable[[int, str], float],
         *,
         max_rows: int,
         budget: int,
     ) -> None:
         assert about
+        self._running = running
         self._rows: dict[str, int] = {}
         self._num_rows = 0
         for state in running:
@@ -66,19 +69,44 @@ class Shares:
         self._max_rows = max_rows
         self._free_rows = (max_rows + _ROWS_PER_FREE // 2) // _ROWS_PER_FREE
         self._portion = max(1, budget // _PORTION)
+        self._least_served_spent = 0
 
     def row_limit(self, state: RequestState) -> int:
         """Rows that may be taken once `state` is admitted."""
         rows = self._rows.get(state.tenant, 0) + 1
         return self._max_rows - self._free_rows if rows * self._num_tenants > self._max_rows else self._max_rows
 
+    def victim_for(self, state: RequestState, spared: Collection[RequestState]) -> RequestState | None:
+        """Whose row `state` may have when none is left: the youngest of the tenant that runs the most, of the same
+        class, if that is more than an equal part and `state` stays within its own. None: nobody's. `spared`: those
+        admitted in this very step."""
+        if (self._rows.get(state.tenant, 0) + 1) * self._num_tenants > self._max_rows:
+            return None
+        victim: RequestState | None = None
+        best: tuple[int, float, int] | None = None
+        for other in self._running:
+            rows = self._rows.get(other.tenant, 0)
+            if other.priority != state.priority or other.tenant == state.tenant:
+                continue
+            if rows * self._num_tenants <= self._max_rows or other in spared:
+                continue
+            rank = (rows, other.arrival, other.request_id)
+            if best is None or rank > best:
+                victim, best = other, rank
+        return victim
+
     def room(self, state: RequestState, left: int) -> int:
-        """Of `left` prompt positions, those it may have."""
-        return min(left, self._portion) if self._must_share(state) else left
+        """Of `left` prompt positions, those it may have. In a step in which the least served computes its prompt the
+        others leave it alone: every position would make that first token later."""
+        if not self._must_share(state):
+            return left
+        return 0 if self._least_served_spent else min(left, self._portion)
 
     def spend(self, state: RequestState, num_tokens: int) -> None:
         """It got so many. Before `note_row`, if it was just admitted."""
-        if self._must_share(state):
+        if (state.priority, state.tenant) == self._least_served:
+            self._least_served_spent += num_tokens
+        elif self._must_share(state):
             self._portion -= num_tokens
 
     def note_row(self, state: RequestState) -> None:

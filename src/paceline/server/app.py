@@ -9,11 +9,13 @@ from starlette.middleware.cors import CORSMiddleware
 
 import paceline
 from paceline.config.server import ServerConfig
-from paceline.server import chat, completions, health, internal, models, observe, page, tokens
+from paceline.server import health, page
+from paceline.server.api import chat, completions, models, tokens
 from paceline.server.errors import install_error_handlers
 from paceline.server.limits import BodyLimit
 from paceline.server.request_log import RequestLog
 from paceline.server.state import ServerState
+from paceline.server.telemetry import internal, observe
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

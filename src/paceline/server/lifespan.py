@@ -26,13 +26,13 @@ from paceline.errors import ConfigError
 from paceline.server.app import build_app, limit, wrap
 from paceline.server.health import Gate
 from paceline.server.limits import guarded_protocol
-from paceline.server.live import LiveFeed
-from paceline.server.metrics import ServerMetrics
 from paceline.server.session import EngineSession
 from paceline.server.state import ModelCard, ServerState
 from paceline.server.supervisor import EngineThread, RestartPolicy, Spawn, Supervisor
-from paceline.server.tenants import TenantBook
-from paceline.server.usage import UsageLedger
+from paceline.server.telemetry.live import LiveFeed
+from paceline.server.telemetry.metrics import ServerMetrics
+from paceline.server.tenancy.tenants import TenantBook
+from paceline.server.tenancy.usage import UsageLedger
 from paceline.text import ChatTemplate, TextPipeline, TextTokenizer
 
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paceline.server.recent_calls import RecentCalls
+from paceline.server.telemetry.recent_calls import RecentCalls
 
 if TYPE_CHECKING:
     from fastapi import Request
 
     from paceline.config.server import ServerConfig
-    from paceline.server.live import LiveFeed
-    from paceline.server.metrics import ServerMetrics
     from paceline.server.session import EngineSession
-    from paceline.server.tenants import TenantBook
-    from paceline.server.usage import UsageLedger
+    from paceline.server.telemetry.live import LiveFeed
+    from paceline.server.telemetry.metrics import ServerMetrics
+    from paceline.server.tenancy.tenants import TenantBook
+    from paceline.server.tenancy.usage import UsageLedger
     from paceline.text import TextPipeline
 
 

@@ -9,8 +9,8 @@ from paceline.engine import policies
 from paceline.engine.shares import WINDOW_S, Arrivals, Shares
 
 
-def state(tenant="a", priority=0, arrival=0.0):
-    return SimpleNamespace(tenant=tenant, priority=priority, arrival=arrival)
+def state(tenant="a", priority=0, arrival=0.0, request_id=0):
+    return SimpleNamespace(tenant=tenant, priority=priority, arrival=arrival, request_id=request_id)
 
 
 def shares(running, debts, *, max_rows=32, budget=100):
@@ -50,13 +50,33 @@ def test_a_small_batch_keeps_no_row_free():
     assert shares([state("a")] * 6, {"b": 0.0, "a": 50.0}, max_rows=8).row_limit(state("a")) == 7
 
 
+def test_a_tenant_below_its_part_gets_the_row_of_the_youngest_of_who_runs_most():
+    flood = [state("a", arrival=float(i)) for i in range(7)]
+    running = [*flood, state("b")]
+    found = shares(running, {"b": 0.0, "a": 50.0}, max_rows=8)
+    assert found.victim_for(state("b"), []) is flood[6]
+    assert found.victim_for(state("b"), [flood[6]]) is flood[5]  # it was admitted in this step
+    assert found.victim_for(state("a"), []) is None
+    assert found.victim_for(state("b", priority=1), []) is None  # other classes preempt by class alone
+
+
+def test_rows_move_towards_equal_parts_only():
+    equal = [state("a")] * 4 + [state("b")] * 4
+    assert shares(equal, {"b": 0.0, "a": 50.0}, max_rows=8).victim_for(state("b"), []) is None
+    nearly = [state("a")] * 5 + [state("b")] * 3
+    found = shares(nearly, {"b": 0.0, "a": 50.0}, max_rows=8)
+    assert found.victim_for(state("b"), []) is nearly[0]
+    assert found.victim_for(state("a"), []) is None
+
+
 def test_prompts_of_who_runs_more_than_an_equal_part_get_a_portion_in_all():
     found = shares([state("a")] * 3 + [state("b")], {"b": 0.0, "a": 50.0})
     assert found.room(state("b"), 90) == 90
     assert found.room(state("a"), 90) == 25
     found.spend(state("a"), 20)
-    found.spend(state("b"), 70)
     assert found.room(state("a"), 10) == 5
+    found.spend(state("b"), 70)
+    assert found.room(state("a"), 10) == 0  # the least served computes its prompt in this step
     found.note_row(state("b"))
     found.note_row(state("b"))
     assert found.room(state("a"), 10) == 10  # equal parts
@@ -114,3 +134,24 @@ def test_names_break_no_ties_in_the_queue():
         for _ in range(2):
             engine.step()
         assert engine.core.decisions(20)[-1].reason in (Reason.COLD, Reason.CHUNKED), flood
+
+
+def test_a_full_batch_of_one_tenant_gives_a_row_to_another_and_all_of_them_end():
+    engine = simulated_engine(policy="fair", max_rows=8, max_num_batched_tokens=512)
+    for number in range(1, 9):
+        engine.core.submit(make_request(number, [number] * 20, 50, tenant="a"))
+    engine.step()
+    assert engine.scheduler.num_running == 8  # nobody else was about
+    engine.core.submit(make_request(20, [20] * 20, 50, tenant="b"))
+    engine.step()
+    assert engine.core.decisions(20)[-1].reason is Reason.COLD
+    assert engine.core.decisions(8)[-1].reason in (Reason.ROW_FOR_SHARE, Reason.TENANT_SHARE)
+    assert any(d.reason is Reason.ROW_FOR_SHARE and d.other == 20 for d in engine.core.decisions(8))
+    finished = {}
+    while engine.core.has_work:
+        for output in engine.core.step():
+            if output.finish is not None:
+                finished[output.request_id] = output.usage
+    assert set(finished) == {*range(1, 9), 20}
+    assert {i: u.preemptions for i, u in finished.items() if u.preemptions} == {8: 1}  # once, and never back and forth
+    assert all(u.output_tokens == 50 for u in finished.values())

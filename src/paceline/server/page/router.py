@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
-from paceline.server.auth import admin_only
-from paceline.server.live import LiveFeed
 from paceline.server.page.files import INDEX, page_files
+from paceline.server.telemetry.live import LiveFeed
+from paceline.server.tenancy.auth import admin_only
 
 router = APIRouter()
 
