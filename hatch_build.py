@@ -27,7 +27,7 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg]
         if not reason:
             try:
                 build.compile_library()
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:  # OSError: the sources are read-only, say
                 reason = str(error)
         if reason:
             self.app.display_warning(f"no native CPU kernels: {reason}")

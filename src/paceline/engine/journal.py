@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
@@ -148,7 +149,8 @@ class StepJournal:
             return
         self.ended = self.ended or "it was closed"
         if self._close_sink:
-            self._sink.close()
+            with suppress(OSError):  # a full disk again, for what could not be written before: that was told
+                self._sink.close()
 
     def to_bytes(self) -> bytes:
         """The journal as a file would hold it. Only for journals kept in memory."""

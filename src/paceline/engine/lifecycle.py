@@ -86,10 +86,15 @@ class Lifecycle:
         self.open[state.request_id] = state
         self.queue.push(state)
 
-    def admit(self, state: RequestState, kv: SequenceKV, now: float) -> None:
-        """The head of the queue becomes resident, with blocks just reserved."""
+    def leave_queue(self, state: RequestState) -> None:
+        """The head of the queue stops waiting; `admit` follows in the same step."""
         popped = self.queue.pop()
         assert popped is state
+
+    def admit(self, state: RequestState, kv: SequenceKV, now: float) -> None:
+        """The head of the queue, or who has just left it, becomes resident, with blocks just reserved."""
+        if state.queued:
+            self.leave_queue(state)
         state.move_to(Phase.RUNNING)
         state.row = heappop(self.free_rows)
         state.kv = kv

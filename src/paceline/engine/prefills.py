@@ -150,10 +150,12 @@ class Prefills:
         if (left := self._room_for(head, left)) <= 0:
             self._wait(head, Reason.TENANT_SHARE, now, running=len(life.running))
             return 0
-        row_limit = settings.max_num_seqs if self._shares is None else self._shares.row_limit(head)
-        no_row = len(life.running) >= row_limit
         lowest = life.lowest_running_class
         may_preempt = lowest is not None and lowest > head.priority and settings.batching == "continuous"
+        row_limit = settings.max_num_seqs
+        if self._shares is not None and not may_preempt:  # a lower class is not preempted to keep a row free
+            row_limit = self._shares.row_limit(head)
+        no_row = len(life.running) >= row_limit
         full = len(life.running) >= settings.max_num_seqs
         for_share = None
         if full and not may_preempt and self._shares is not None:
@@ -170,11 +172,14 @@ class Prefills:
         if self._waits_for_prefix(selection, head, quote, now):
             return 0
         if for_share is not None:
-            if self._missing(quote) > self._room.num_coming():
-                self._block(head, self._missing(quote), now)  # a row alone would not help it
+            missing = self._missing(quote)
+            if missing > 0 or (kv := self._kv.reserve(quote, now=now)) is None:
+                self._block(head, missing, now)  # a row alone would not help it, so nobody loses one
                 return 0
+            # out of the order first: the victim's place in it may be before the head's
+            life.leave_queue(head)
             self._room.take(selection, for_share, Reason.ROW_FOR_SHARE, head, now)
-            quote, no_row = self._quote(head, sibling if head.request.leader in life.running else None), False
+            return self._enter(selection, head, kv, left, now)
         kv = self._reserve(selection, head, quote, sibling, no_row=no_row, may_preempt=may_preempt, now=now)
         if kv is None:
             return 0

@@ -20,8 +20,8 @@ QUIET = ("/health", "/ready", "/metrics")  # asked every few seconds by machines
 
 class RequestLog:
     """`scope["state"]["request_id"]` is the client's X-Request-Id if that is a plain word, else a new one.
-    `scope["state"]["arrival"]` is when its head was complete, `time.monotonic()`. `on_response` is told path and
-    status as a response begins."""
+    `scope["state"]["arrival"]` is when its head was complete, `time.monotonic()`. `on_response` is told the path,
+    without the prefix of a proxy, and the status as a response begins."""
 
     def __init__(self, app: ASGIApp, *, access_log: bool) -> None:
         self._app = app
@@ -34,6 +34,7 @@ class RequestLog:
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
         request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex.encode()
         began = time.monotonic()
+        inner = scope["path"].removeprefix(scope.get("root_path", ""))  # as the application's routes have it
         scope.setdefault("state", {}).update(request_id=request_id.decode(), arrival=began)
         status = 0
 
@@ -42,7 +43,7 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if self.on_response is not None:
-                    self.on_response(scope["path"], status)
+                    self.on_response(inner, status)
                 message["headers"] = [*message.get("headers", ()), (HEADER, request_id)]
             await send(message)
 
@@ -53,7 +54,7 @@ class RequestLog:
                 client = scope.get("client") or ("-", 0)
                 ms = (time.monotonic() - began) * 1000
                 path = scope.get("raw_path", b"").decode("ascii", "replace")[:200]
-                level = logging.DEBUG if path in QUIET else logging.INFO
+                level = logging.DEBUG if inner in QUIET else logging.INFO
                 _log.log(
                     level, "%s %s %s %d %.1f ms %s", client[0], scope["method"], path, status, ms, request_id.decode()
                 )

@@ -94,6 +94,31 @@ def test_an_id_outside_the_weight_is_refused(bad: int) -> None:
 
 
 @needs_library
+def test_what_the_native_code_would_read_outside_of_is_refused() -> None:
+    packed = NativeLinear.pack(torch.randn(33, 8))
+    for x, bias in [
+        (torch.randn(2, 4096), None),
+        (torch.randn(2, 4), None),
+        (torch.randn(1, 2, 8), None),
+        (torch.randn(2, 8), torch.randn(32)),
+    ]:
+        with pytest.raises(AssertionError):
+            NativeLinear.apply(x, packed, bias)
+    for ids in [torch.tensor([1], dtype=torch.int32), torch.tensor([[1]])]:
+        with pytest.raises(AssertionError):
+            NativeLinear.gather(packed, ids)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strides_do_not_matter(dtype: torch.dtype) -> None:
+    packed = NativeLinear.pack(torch.randn(33, 8).to(dtype))
+    x, bias = torch.randn(16, 10).to(dtype).t()[:, ::2], torch.randn(66).to(dtype)[::2]
+    whole = NativeLinear.apply(x.clone(memory_format=torch.contiguous_format), packed, bias.clone())
+    assert torch.equal(NativeLinear.apply(x, packed, bias), whole)
+
+
+@needs_library
 def test_extreme_values_pass_through() -> None:
     """Infinities and NaN of activations come out where they belong; padding adds nothing to them."""
     packed = NativeLinear.pack(torch.ones(17, 3))

@@ -47,7 +47,7 @@ def test_the_worst_step_takes_no_more_than_the_formula_says(spec, numerics):
         attention = tiled_attention_bytes(spec, step, len(plan_kv_groups(spec, 16, 4)))
     predicted, how = activation_bytes(spec, step, dtype_bytes=4, attention_bytes=attention)
     assert measured <= predicted, how
-    assert measured > predicted / 5, "so loose a bound is no prediction"
+    assert measured > predicted / 6, "so loose a bound is no prediction"
 
 
 def test_what_is_reported_takes_no_more_than_the_formula_says():

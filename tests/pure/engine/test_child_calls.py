@@ -49,6 +49,8 @@ def interrupted(client: ChildClient) -> Iterator[None]:
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
+    # a shell's background jobs inherit that Ctrl-C is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -56,6 +58,7 @@ def interrupted(client: ChildClient) -> Iterator[None]:
     finally:
         os.kill(client.pid, signal.SIGCONT)
         thread.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_reply_to_an_interrupted_call_does_not_answer_the_next_one() -> None:

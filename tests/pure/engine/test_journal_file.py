@@ -123,6 +123,13 @@ def test_a_full_disk_ends_the_journal_and_not_the_engine() -> None:
     assert "No space left" in told[0]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_what_a_full_disk_left_behind_does_not_disturb_the_end() -> None:
+    built = scripted_engine(journal=StepJournal(open("/dev/full", "wb"), close_sink=True))  # noqa: SIM115
+    built.run(make_request(0, [1, 2, 3]))
+    built.core.close()
+
+
 def test_without_a_report_a_warning_tells_that_it_ended(tmp_path: Path) -> None:
     built = scripted_engine()
     with pytest.warns(RuntimeWarning, match="journal ends here"):

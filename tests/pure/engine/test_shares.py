@@ -154,3 +154,52 @@ def test_a_full_batch_of_one_tenant_gives_a_row_to_another_and_all_of_them_end()
     assert set(finished) == {*range(1, 9), 20}
     assert {i: u.preemptions for i, u in finished.items() if u.preemptions} == {8: 1}  # once, and never back and forth
     assert all(u.output_tokens == 50 for u in finished.values())
+
+
+def test_a_victim_that_is_next_in_line_does_not_stop_who_gets_its_row():
+    """Its tenant runs the most and was served the least: back in the queue it stands before the other."""
+    engine = simulated_engine(policy="fair", max_rows=4, max_num_batched_tokens=512)
+    engine.run(make_request(0, [9] * 400, 1, tenant="b"))
+    for number in range(1, 5):
+        engine.core.submit(make_request(number, [number] * 4, 30, tenant="a"))
+    engine.step()
+    engine.core.submit(make_request(20, [20] * 4, 30, tenant="b"))
+    engine.step()
+    assert engine.core.error is None
+    assert engine.core.decisions(20)[-1].reason is Reason.COLD
+    finished = engine.finish()
+    assert {i: f.last.usage.preemptions for i, f in finished.items()} == {1: 0, 2: 0, 3: 0, 4: 1, 20: 0}
+
+
+def test_nobody_loses_a_row_to_one_that_lacks_blocks():
+    """Blocks that a step in flight still touches are on their way, but they are not there yet."""
+    engine = simulated_engine(
+        policy="fair", depth=2, block_size=4, num_blocks=40, max_rows=4, watermark=0.0, prefix_caching=False
+    )
+    engine.run(make_request(99, [9] * 150, 1, tenant="b"))  # so that it stands behind the other
+    for number in range(4):
+        engine.core.submit(make_request(number, [number + 10] * 20, 12, tenant="a"))
+    for _ in range(3):
+        engine.step()
+    engine.core.abort(0)
+    engine.core.submit(make_request(4, [14] * 4, 12, tenant="a"))
+    engine.core.submit(make_request(20, [20] * 60, 4, tenant="b"))
+    engine.step()
+    assert engine.core.decisions(4)[-1].reason is Reason.COLD  # it has the last row
+    assert engine.core.decisions(20)[-1].reason is Reason.NO_BLOCKS
+    assert engine.scheduler.num_running == 4
+    done = engine.finish()
+    assert len(done[20].token_ids) == 4
+
+
+def test_no_lower_class_is_preempted_to_keep_a_row_free():
+    engine = simulated_engine(policy="fair", max_rows=16, max_num_batched_tokens=512)
+    for number in range(14):
+        engine.core.submit(make_request(number, [number + 1] * 20, 60, tenant="a"))
+    engine.core.submit(make_request(20, [20] * 20, 60, tenant="b", priority=1))
+    engine.step()
+    assert engine.scheduler.num_running == 15
+    engine.core.submit(make_request(21, [21] * 20, 60, tenant="a"))  # above its part
+    engine.step()
+    assert engine.scheduler.num_running == 16
+    assert [d.reason for d in engine.core.decisions(20)] == [Reason.COLD]

@@ -123,6 +123,16 @@ def test_a_plain_request_id_is_kept_and_any_other_replaced(given: str, kept: boo
     assert statuses == [("/x", 200)]
 
 
+def test_responses_are_told_without_the_prefix_of_a_proxy() -> None:
+    app = RequestLog(echo, access_log=False)
+    paths: list[str] = []
+    app.on_response = lambda path, _status: paths.append(path)
+    exchange = Exchange(b"", path="/llm/v1/completions")
+    exchange.scope["root_path"] = "/llm"
+    exchange.run(app)
+    assert paths == ["/v1/completions"]
+
+
 def test_the_gate_answers_for_the_application_until_it_is_there_and_while_it_drains() -> None:
     async def main() -> None:
         session = EngineSession()

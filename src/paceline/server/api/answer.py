@@ -22,6 +22,7 @@ from paceline.server.errors import error_bytes, error_response, log_unexpected
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from paceline.contracts.request import RequestOutput
     from paceline.server.api.choice import Choice, News
     from paceline.server.api.generation import Generation
 
@@ -65,6 +66,7 @@ class Answer(Response):
         self._generation = generation
         self._writer = writer
         self._as_events = stream
+        self._give_up_s: float | None = None  # on the loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._work(scope, receive, send))
@@ -85,15 +87,16 @@ class Answer(Response):
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         events: EventStream | None = None
+        self._give_up_s = self._give_up_at()
         try:
-            async with asyncio.timeout_at(self._give_up_at()):
+            async with asyncio.timeout_at(self._give_up_s):
                 await self._generation.start()
-                headers = self._generation.headers()
-                if self._as_events:
-                    events = EventStream(send, headers)
-                    await self._stream(events)
-                else:
-                    await self._whole(scope, receive, send, headers)
+            headers = self._generation.headers()
+            if self._as_events:
+                events = EventStream(send, headers)
+                await self._stream(events)
+            else:
+                await self._whole(scope, receive, send, headers)
         except TimeoutError:
             await self._fail(self._generation.timeout_error(), events, scope, receive, send)
         except Exception as error:
@@ -109,9 +112,17 @@ class Answer(Response):
             return None
         return asyncio.get_running_loop().time() + max(0.0, deadline - time.monotonic()) + GRACE_S
 
+    async def _news(self) -> list[tuple[Choice, list[RequestOutput]]]:
+        """The generation's. The limit is on waiting for the engine alone: what has come in time stays good, however
+        long its reader takes."""
+        if self._give_up_s is None:
+            return await self._generation.news()
+        async with asyncio.timeout_at(self._give_up_s):
+            return await self._generation.news()
+
     async def _stream(self, events: EventStream) -> None:
         generation, writer = self._generation, self._writer
-        while ready := await generation.news():
+        while ready := await self._news():
             parts = []
             error: str | None = None
             for choice, outputs in ready:
@@ -132,7 +143,7 @@ class Answer(Response):
     async def _whole(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
         generation, writer = self._generation, self._writer
         timed_out = False
-        while ready := await generation.news():
+        while ready := await self._news():
             for choice, outputs in ready:
                 news = choice.take(outputs)
                 if news.error is not None:

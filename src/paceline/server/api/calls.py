@@ -80,8 +80,9 @@ async def encode_prompts(state: ServerState, body: CompletionRequest) -> tuple[l
         prompts.append(ids)
         if body.echo:
             skip = body.skip_special_tokens is not False
-            tokenizer = state.pipeline.tokenizer
-            texts.append(prompt if isinstance(prompt, str) else tokenizer.decode(ids.tolist(), skip_special=skip))
+            texts.append(
+                prompt if isinstance(prompt, str) else await state.engine.text(_decode, state.pipeline, ids, skip)
+            )
     return prompts, texts
 
 
@@ -101,6 +102,11 @@ def _encode(pipeline: TextPipeline, prompt: Any, param: str, options: Mapping[st
         kind = ContextLengthError if error.message == _TOO_LONG else type(error)
         where = param if error.param in (None, "prompt") else error.param
         raise kind(error.message, param=where, seen=error.seen, expected=error.expected, fix=error.fix) from None
+
+
+def _decode(pipeline: TextPipeline, ids: np.ndarray, skip_special: bool) -> str:
+    """In the text thread."""
+    return pipeline.tokenizer.decode(ids.tolist(), skip_special=skip_special)
 
 
 @lru_cache(maxsize=2)

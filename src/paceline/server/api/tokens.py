@@ -13,6 +13,7 @@ from paceline.server.api.sse import encode
 from paceline.server.errors import ERROR_RESPONSES
 from paceline.server.state import server_of
 from paceline.server.tenancy.auth import tenant_of
+from paceline.text import TextTokenizer
 
 router = APIRouter(tags=["tokens"], dependencies=[Depends(tenant_of)], responses=ERROR_RESPONSES)
 
@@ -42,17 +43,17 @@ async def detokenize(request: Request) -> Response:
     state = server_of(request)
     body = await read_body(request, DetokenizeRequest, state.engine.text)
     check_model(state, body.model)
-    tokenizer = state.pipeline.tokenizer
+    text = await state.engine.text(_decode, state.pipeline.tokenizer, body.tokens)
+    return _json({"prompt": text})
+
+
+def _decode(tokenizer: TextTokenizer, ids: list[int]) -> str:
+    """In the text thread: there may be millions of ids."""
     size = tokenizer.vocab_size
-    bad = next((i for i in body.tokens if not 0 <= i < size), None)
+    bad = next((i for i in ids if not 0 <= i < size), None)
     if bad is not None:
         raise RequestError(
             "tokens names a token id outside the vocabulary", param="tokens", seen=bad, expected=f"0 to {size - 1}"
         )
-    text = await state.engine.text(_decode, tokenizer, body.tokens)
-    return _json({"prompt": text})
-
-
-def _decode(tokenizer: Any, ids: list[int]) -> str:
     text: str = tokenizer.decode(ids, skip_special=False)
     return text

@@ -2,7 +2,8 @@
 
 Without an admin key the operator is whoever sits at this machine: the peer is a loopback address, the request was not
 passed on by a proxy, and no web page of somebody else's sent it (its `Host` and `Origin` are loopback names too, so
-neither a hostile page nor a name that was re-bound to 127.0.0.1 gets in).
+neither a hostile page nor a name that was re-bound to 127.0.0.1 gets in). A local proxy that adds no header of its own
+cannot be told from a local caller: behind one there must be an admin key.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from tests.fakes.api_server import api_server, run, text_ids
 from tests.fakes.raw_asgi import RawCall
 
 from paceline.contracts.slo import Outcome, Slo
+from paceline.server.api.answer import Answer
 from paceline.server.api.sse import EventStream
 from paceline.server.tenancy.classes import ServiceClass
 from paceline.server.tenancy.tenants import Tenant, TenantBook
@@ -137,6 +138,32 @@ def test_a_slow_reader_slows_itself_alone_and_gets_everything():
             # what waited came in few events, with its tokens counted
             assert len(slow.events) < 10
             assert sum(json.loads(e)["paceline"]["num_tokens"] for e in slow.events if e.startswith(b"{")) == 100
+
+    run(body)
+
+
+def test_a_slow_reader_gets_what_came_in_time_also_after_the_limit(monkeypatch):
+    """The time limit is the engine's: an answer that ended within it is not cut off while its reader takes it."""
+    limited = []
+
+    def far_away(answer):
+        limited.append(answer)
+        return asyncio.get_running_loop().time() + 1000.0
+
+    monkeypatch.setattr(Answer, "_give_up_at", far_away)
+
+    async def body():
+        async with api_server(scripts={1: text_ids("0123456789" * 6)}) as server:
+            for n in (1, 2):
+                slow = RawCall(server.app, PATH, request(seed=1, stream=True, timeout=1000, n=n))
+                slow.reading.clear()
+                while not slow.num_waiting_sends or server.state.engine.num_open:
+                    await asyncio.sleep(0.001)
+                limited[-1]._give_up_s = 0.0
+                slow.reading.set()
+                await slow.end()
+                assert slow.events[-1] == b"[DONE]"
+                assert len(shown(slow)) == 60 * n
 
     run(body)
 

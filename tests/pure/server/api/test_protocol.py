@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import RequestError
 from paceline.server.api.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from paceline.server.api.protocol import body as body_module
 from paceline.server.api.protocol.body import MAX_DEPTH, check, names_of, parse, parse_json, request_schema
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -114,6 +115,31 @@ def test_unknown_fields_within_parts_too():
     with pytest.raises(RequestError, match="did you mean ttft_ms") as caught:
         use(ChatRequest, {**CHAT, "slo": {"ttft": 1}})
     assert caught.value.param == "slo.ttft"
+
+
+def test_fields_that_are_refused_within_parts_too():
+    """Clients of OpenAI turn the padding off; we have none to turn on."""
+    use(ChatRequest, {**CHAT, "stream": True, "stream_options": {"include_obfuscation": False}})
+    with pytest.raises(RequestError, match="carry no padding") as caught:
+        use(ChatRequest, {**CHAT, "stream": True, "stream_options": {"include_obfuscation": True}})
+    assert caught.value.param == "stream_options.include_obfuscation"
+
+
+@pytest.mark.parametrize("part", [None, "stream_options", "slo"])
+def test_the_first_unknown_field_is_enough(part, monkeypatch):
+    """A body of unknown fields costs one look, and a long name is not compared in full."""
+    looks = []
+    find = body_module.difflib.get_close_matches
+    monkeypatch.setattr(
+        body_module.difflib,
+        "get_close_matches",
+        lambda name, *rest, **how: looks.append(name) or find(name, *rest, **how),
+    )
+    many = {"x" * 5000 + str(index): 1 for index in range(1000)}
+    with pytest.raises(RequestError, match="unknown field") as caught:
+        use(ChatRequest, {**CHAT, "stream": True, **({part: many} if part else many)})
+    assert looks == ["x" * 80]
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -281,6 +307,14 @@ def test_a_million_wrong_values_cost_one_error():
         use(ChatRequest, {**CHAT, "logit_bias": {str(i): "x" for i in range(100_000)}})
     with pytest.raises(RequestError, match="too many"):
         use(ChatRequest, {"messages": [None] * 100_000})
+
+
+def test_prompts_times_choices_are_bounded():
+    """Each is a request at the engine: one small body must not fill its queue."""
+    use(CompletionRequest, {"prompt": ["a"] * 256, "n": 4})
+    with pytest.raises(RequestError, match="at most 1024 in all") as caught:
+        use(CompletionRequest, {"prompt": ["a"] * 256, "n": 5})
+    assert caught.value.param == "n"
 
 
 def test_every_field_is_documented():

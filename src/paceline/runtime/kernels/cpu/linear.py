@@ -36,6 +36,7 @@ class NativeLinear:
     def pack(weight: torch.Tensor) -> PanelWeight:
         weight = weight.contiguous()
         rows, columns = weight.shape
+        assert columns > 0
         values = torch.zeros(-(-rows // 16), columns, 16, dtype=weight.dtype)
         kind = _TYPES[weight.dtype]
         library().paceline_cpu_pack(weight.data_ptr(), values.data_ptr(), 0, rows, columns, kind)
@@ -49,6 +50,8 @@ class NativeLinear:
     def gather(packed: PanelWeight, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight: ids [num_tokens] int64 -> [num_tokens, in_features]. Raises IndexError."""
         values = packed.values
+        assert ids.dtype == torch.int64
+        assert ids.dim() == 1
         ids = ids.contiguous()
         rows = torch.empty(ids.shape[0], values.shape[1], dtype=values.dtype)
         done = library().paceline_cpu_gather(
@@ -68,8 +71,12 @@ class NativeLinear:
     def apply(x: torch.Tensor, packed: PanelWeight, bias: torch.Tensor | None) -> torch.Tensor:
         """x [num_tokens, in_features] -> [num_tokens, out_features]."""
         values, dtype = packed.values, x.dtype
+        assert x.dim() == 2
+        assert x.shape[1] == values.shape[1], "the native code reads as many inputs as it is told"
         x = x.float().contiguous()
-        bias = None if bias is None else bias.float()
+        if bias is not None:
+            assert bias.shape == (packed.out_features,)
+            bias = bias.float().contiguous()
         out = torch.empty(x.shape[0], packed.out_features)
         library().paceline_cpu_linear(
             x.data_ptr(),

@@ -32,9 +32,10 @@ def _open() -> tuple[ctypes.CDLL | None, str]:
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(found, name)
             function.restype, function.argtypes = result, arguments
+        sources = source_digest()
     except (OSError, AttributeError) as error:
         return None, f"{LIBRARY.name} does not load: {error}"
-    if found.paceline_cpu_sources().decode() != source_digest():
+    if found.paceline_cpu_sources().decode() != sources:
         return None, f"{LIBRARY.name} is of other sources; rebuild it: python {build.__file__}"
     if not found.paceline_cpu_has_avx2():
         return None, "this CPU has no AVX2 and FMA"

@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from paceline.contracts.request import SamplingParams, shown
+from paceline.contracts.request import SamplingParams, is_whole, shown
 from paceline.errors import RequestError
 from paceline.server.api.protocol.sampling import GenerationRequest
 
 MAX_PROMPTS = 256
+MAX_SEQUENCES = 1024  # prompts times choices: each is a request at the engine and a record of its own
 DEFAULT_MAX_TOKENS = 16
 
 OnePrompt: TypeAlias = "str | list[int]"
@@ -83,6 +84,14 @@ class CompletionRequest(GenerationRequest):
                 seen=shown(self.best_of),
                 expected=str(n),
                 fix="leave it out and ask for n choices",
+            )
+        if is_whole(n) and len(self.prompts) * n > MAX_SEQUENCES:
+            raise RequestError(
+                "too many choices in one call",
+                param="n",
+                seen=f"{len(self.prompts)} prompts with {n} choices each",
+                expected=f"at most {MAX_SEQUENCES} in all",
+                fix="send fewer prompts at once, or lower n",
             )
         if self.max_tokens == 0 and not self.echo:
             raise RequestError(

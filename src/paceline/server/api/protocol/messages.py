@@ -53,7 +53,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     given = {key: item for key, item in message.items() if item is not None}
     for key, item in given.items():
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
+            close = difflib.get_close_matches(key[:80], known, n=1)
             raise RequestError(
                 f"unknown field {key!r:.80} in a message of role {role}",
                 param=f"{where}.{key}"[:200],

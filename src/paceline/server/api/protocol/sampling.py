@@ -35,6 +35,7 @@ NO_TOOLS = "tools are not there yet"
 class StreamOptions(Body):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    PART: ClassVar[str] = "stream_options"
     REFUSED: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         "include_obfuscation": ((False,), "chunks carry no padding"),
     }
@@ -46,6 +47,7 @@ class SloFields(Body):
     ttft_ms: Milliseconds = None
     tpot_ms: Milliseconds = None
     e2e_ms: Milliseconds = None
+    PART: ClassVar[str] = "slo"
 
     def value(self) -> Slo:
         return Slo(ttft_s=_in_seconds(self.ttft_ms), tpot_s=_in_seconds(self.tpot_ms), e2e_s=_in_seconds(self.e2e_ms))
