@@ -178,6 +178,9 @@ class EngineSession:
         except asyncio.CancelledError:
             submitted.add_done_callback(lambda done: self._tell(self._abandon, streams, done))
             raise
+        except EngineDeadError as error:
+            self._forget(streams)
+            raise EngineDeadError(error.message, fix="try again in a moment") from None  # without its `seen`: below
         except BaseException:
             self._forget(streams)
             raise
@@ -324,7 +327,8 @@ class EngineSession:
             return
         self._client = None
         self._trouble = f"the engine is gone: {cause.message}"
-        self._fail_all(str(cause))
+        # `seen` has the process's last words on stderr: for the operator's log, not for clients
+        self._fail_all(cause.message)
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(cause)
 

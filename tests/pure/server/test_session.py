@@ -221,12 +221,25 @@ def test_the_loss_of_the_engine_reaches_every_stream() -> None:
                 news += await stream.next()
             assert [i for o in news for i in o.token_ids] == tokens
             assert news[-1].finish is FinishReason.ERROR
-            assert "signal 9" in (news[-1].error or "")
+            assert news[-1].error == "the engine process died"  # its last words are the operator's
         assert [o.finish for o in ends] == [FinishReason.ERROR]
         assert not session.ready
         assert "died" in session.why_not_ready
         with pytest.raises(EngineDeadError):
             await session.generate(call_of(session))
+
+    run(test)
+
+
+def test_last_words_of_an_engine_are_not_told_to_whoever_submits() -> None:
+    """They are what its process wrote to stderr, other tenants' requests among it."""
+
+    async def test(session: EngineSession, engine: Puppet) -> None:
+        engine.refuse = EngineDeadError("the engine process died", seen="exit status 1; Traceback: secret")
+        with pytest.raises(EngineDeadError) as caught:
+            await session.generate(call_of(session))
+        assert "secret" not in str(caught.value)
+        assert session.num_open == 0
 
     run(test)
 
