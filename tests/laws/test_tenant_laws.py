@@ -1,21 +1,20 @@
-"""Laws of shares between tenants, over random floods: the engine lives, everybody ends, nobody is preempted in vain, and
-rows do not move back and forth."""
+"""Laws of shares between tenants, over random floods: the engine lives, everybody ends, nobody is preempted in vain,
+and rows do not move back and forth."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fakes.builders import Built, make_request, simulated_engine
+from tests.fakes.builders import make_request, simulated_engine
 
 from paceline.contracts.decision import Decision, Kind, Reason
 from paceline.contracts.request import Request
 
-law = settings(deadline=None, max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
-fresh = settings(law, derandomize=False, max_examples=2000)
+law = settings(deadline=None, max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
+fresh = settings(law, derandomize=False, max_examples=1000)
 
 
 @st.composite
@@ -52,16 +51,18 @@ def floods(draw: st.DrawFn) -> dict[int, list[Request]]:
     return waves
 
 
-def check_step(engine: Built, made: list[Decision], victims: Counter[int]) -> None:
+def check_step(made: list[Decision], moves: list[tuple[int, int]]) -> None:
+    """`moves`: (who lost a row, who got it) so far."""
     for decision in made:
         if decision.reason is Reason.ROW_FOR_SHARE:
-            victims[decision.request_id] += 1
+            assert decision.other is not None
             assert any(d.request_id == decision.other and d.kind is Kind.ADMIT for d in made), "in vain"
+            moves.append((decision.request_id, decision.other))
 
 
 def run(options: dict[str, Any], waves: dict[int, list[Request]]) -> None:
     engine = simulated_engine(policy="fair", **options)
-    victims: Counter[int] = Counter()
+    moves: list[tuple[int, int]] = []
     ended: set[int] = set()
     for at in range(5000):
         for request in waves.get(at, ()):
@@ -71,22 +72,21 @@ def run(options: dict[str, Any], waves: dict[int, list[Request]]) -> None:
         step = engine.scheduler.stats(0.0).step
         ended.update(o.request_id for o in engine.step() if o.finish is not None)
         assert engine.core.error is None, engine.core.error.__cause__
-        check_step(engine, [d for d in engine.scheduler.decisions.tail(400) if d.step == step], victims)
+        check_step([d for d in engine.scheduler.decisions.tail(400) if d.step == step], moves)
     else:
         raise AssertionError(f"no end\n{engine.core.dump()}")
     assert ended == {r.request_id for wave in waves.values() for r in wave}
-    waves_after_the_first = len(waves) - 1
-    assert max(victims.values(), default=0) <= 12 * waves_after_the_first
+    assert len(moves) <= 2 * len(ended), "back and forth"
 
 
 @law
 @given(engines(), floods())
-def test_shares_are_moved_without_harm(options: dict[str, Any], waves: dict[int, list[Request]]) -> None:
+def test_random_floods_do_no_harm(options: dict[str, Any], waves: dict[int, list[Request]]) -> None:
     run(options, waves)
 
 
 @pytest.mark.long
 @fresh
 @given(engines(), floods())
-def test_shares_are_moved_without_harm_in_new_examples(options: dict[str, Any], waves: dict[int, list[Request]]) -> None:
+def test_new_floods_do_no_harm(options: dict[str, Any], waves: dict[int, list[Request]]) -> None:
     run(options, waves)

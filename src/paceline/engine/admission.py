@@ -90,6 +90,15 @@ class Admission:
         sampling.check_vocabulary(vocab_size)
         if request.grammar is not None:
             raise RequestError("grammars are not supported by this engine", param="grammar", fix="leave it out")
+        try:
+            request.tenant.encode()
+        except (AttributeError, UnicodeEncodeError):  # keys of cached blocks hash it
+            raise RequestError(
+                "tenant is no text",
+                param="tenant",
+                seen=ascii(request.tenant),
+                expected="a string that UTF-8 can encode",
+            ) from None
         if request.adapter_digest:
             raise RequestError("adapters are not supported by this engine", param="adapter_digest", fix="leave it out")
         if (request.stop_strings or sampling.stop) and self.token_bytes is None:

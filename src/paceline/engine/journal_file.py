@@ -19,7 +19,7 @@ from paceline.contracts.ports import CostModel
 from paceline.engine.journal import Began, Event, Replay, StepJournal, read_stream, replay_events
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.scheduler import Scheduler
-from paceline.errors import ConfigError, EngineError
+from paceline.errors import ConfigError, EngineError, PacelineError
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -89,7 +89,16 @@ def replay_file(path: str | Path, make_cost: Callable[..., CostModel]) -> Replay
             seen="nothing" if first is None else type(first).__name__,
             fix="use engine.replay, with a scheduler of your own",
         )
-    result = replay_events(events, _scheduler(first, make_cost(**first.prices)))
+    try:
+        result = replay_events(events, _scheduler(first, make_cost(**first.prices)))
+    except PacelineError:
+        raise
+    except Exception as error:  # events that decode and make no sense: nothing here would have recorded them
+        raise EngineError(
+            "the journal is damaged, or of another version",
+            seen=f"{type(error).__name__}: {error}",
+            expected="events in the order in which an engine recorded them",
+        ) from error
     return Replay(digests=result.digests, num_events=result.num_events + 1)
 
 

@@ -96,7 +96,10 @@ class Prefills:
     def _shares_of(self, budget: int, now: float) -> Shares | None:
         """Only the fair policy knows tenants, and one tenant alone has nobody to share with."""
         settings, queue = self._settings, self._queue
-        if settings.policy != "fair" or settings.batching == "static" or len(about := queue.arrivals.about(now)) < 2:
+        if settings.policy != "fair":
+            return None
+        about = queue.arrivals.about(now)  # asked in any case: it forgets who is gone
+        if settings.batching == "static" or len(about) < 2:
             return None
         running = self._life.running.values()
         return Shares(about, running, queue.debt_of, max_rows=settings.max_num_seqs, budget=budget)

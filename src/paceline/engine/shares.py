@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 
 from paceline.engine.request_state import RequestState
 
-WINDOW_S = 30.0  # a tenant that sent nothing for so long is not about any more
+WINDOW_S = 10.0  # a tenant that sent nothing for so long is not about any more
 _MOST = 32  # tenants looked at in a step, those that sent something last; more would only make shares smaller
 _ROWS_PER_FREE = 16  # one row in so many is left free; none of fewer than half of that
 _PORTION = 4  # one part in so many of a step's prompt positions

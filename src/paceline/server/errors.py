@@ -137,6 +137,13 @@ class RequestTimeoutError(HttpError):
     code = "timeout"
 
 
+class ClientLeftError(HttpError):
+    """Nobody reads this answer. It ends the work, and shows in the access log."""
+
+    status = 499
+    code = "client_closed_request"
+
+
 class ShedError(HttpError):
     """It waited too long to be worth beginning, and its class says such requests are dropped."""
 

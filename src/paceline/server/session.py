@@ -95,7 +95,8 @@ class OutputStream:
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
         if self._ended and self.on_finish is not None:
-            self.on_finish(output)
+            on_finish, self.on_finish = self.on_finish, None  # no circle: what a call held is free as soon as it ends
+            on_finish(output)
 
 
 class EngineSession:

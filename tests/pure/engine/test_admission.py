@@ -41,6 +41,7 @@ def refused(driver: Driver, wrong: Any) -> RequestError:
         (request(1, 3, logprobs=1, logprob_token_ids=(VOCAB,)), "logprob_token_ids"),
         (request(1, 3, grammar=b"{}"), "grammar"),
         (request(1, 3, adapter_digest=b"x"), "adapter_digest"),
+        (request(1, 3, tenant="\ud800"), "tenant"),
         (request(1, 3, stop_strings=(b"",)), "stop"),
         (request(1, 3, stop_strings=(b"x",) * 17), "stop"),
         (request(1, 3, stop_strings=(b"x" * 1025,)), "stop"),

@@ -171,6 +171,27 @@ def test_what_is_no_journal_or_has_no_beginning_says_so(tmp_path: Path) -> None:
         replay_file(path, LinearStepCost)
 
 
+def test_events_that_decode_and_make_no_sense_are_told_as_damage(tmp_path: Path) -> None:
+    path, changed = tmp_path / "run.journal", tmp_path / "changed.journal"
+    recorded(path)
+    events = list(read_journal(path))
+    began = events[0]
+    assert isinstance(began, Began)
+    at, result = next((i, e.result) for i, e in enumerate(events) if isinstance(e, Applied) and len(e.result.tokens))
+    applied = Applied(now=0.0, result=msgspec.structs.replace(result, tokens=result.tokens + 10**6))
+    for wrong in (
+        [msgspec.structs.replace(began, prices={"per_step_ms": 1.0}), *events[1:]],
+        [*events[:at], events[at], events[at]],
+        [*events[:at], applied],
+    ):
+        with changed.open("wb") as sink:
+            journal = StepJournal(sink)
+            for event in wrong:
+                journal.record(event)
+        with pytest.raises(EngineError, match=r"damaged, or of another version|left the recording"):
+            replay_file(changed, LinearStepCost)
+
+
 def test_a_closed_engine_closes_its_journal(tmp_path: Path) -> None:
     built = recorded(tmp_path / "run.journal")
     assert built.core.journal is not None

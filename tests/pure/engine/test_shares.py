@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from tests.fakes.builders import make_request, simulated_engine
 
 from paceline.contracts.decision import Reason
@@ -36,6 +37,15 @@ def test_many_tenants_cost_no_more_than_some():
     about = arrivals.about(1.0)
     assert len(about) == 32
     assert about[0] == (0, "t999")
+
+
+@pytest.mark.parametrize("batching", ["continuous", "static"])
+def test_who_is_gone_is_forgotten_whatever_the_batching(batching):
+    engine = simulated_engine(policy="fair", batching=batching)
+    for number in range(50):
+        engine.run(make_request(number, [1, 2], 1, tenant=f"t{number}", arrival=engine.clock.now()))
+        engine.clock.sleep(WINDOW_S)
+    assert len(engine.scheduler._queue.arrivals._last) <= 2
 
 
 def test_the_last_rows_are_for_tenants_below_their_share():

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.errors import RequestError
 from paceline.server.api.continued import ContinuedTemplate
 from paceline.server.api.protocol.chat import template_options
-from paceline.server.errors import ContextLengthError, ModelNotFoundError
+from paceline.server.errors import ClientLeftError, ContextLengthError, ModelNotFoundError
 from paceline.text import TextPipeline
 
 if TYPE_CHECKING:
@@ -69,11 +69,16 @@ async def encode_messages(
     return ids
 
 
-async def encode_prompts(state: ServerState, body: CompletionRequest) -> tuple[list[np.ndarray], list[str]]:
-    """Token ids of each prompt, and each as text where `echo` will show it. Raises RequestError."""
+async def encode_prompts(
+    request: Request, state: ServerState, body: CompletionRequest
+) -> tuple[list[np.ndarray], list[str]]:
+    """Token ids of each prompt, and each as text where `echo` will show it. Raises RequestError; ClientLeftError
+    between two prompts, since hundreds of long ones take seconds of the text thread."""
     prompts: list[np.ndarray] = []
     texts: list[str] = []
     for index, prompt in enumerate(body.prompts):
+        if index and await request.is_disconnected():
+            raise ClientLeftError("the client has left")
         param = "prompt" if len(body.prompts) == 1 else f"prompt[{index}]"
         options = {"add_special": body.add_special_tokens is not False}
         ids = await state.engine.text(_encode, state.pipeline, prompt, param, options)

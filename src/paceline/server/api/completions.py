@@ -37,7 +37,7 @@ async def create_completion(request: Request, tenant: Annotated[Tenant, Depends(
     model = check_model(state, body.model)
     sampling = body.sampling()
     sampling.check_vocabulary(state.pipeline.tokenizer.vocab_size)
-    prompts, texts = await encode_prompts(state, body)
+    prompts, texts = await encode_prompts(request, state, body)
     ask = Ask(
         body=body,
         prompts=prompts,

@@ -134,7 +134,8 @@ class Generation:
 
     def close(self) -> None:
         """Nobody reads any more: what has not ended is aborted. Idempotent; to be called in the end in any case."""
-        for reader in self._readers:
+        readers, self._readers = self._readers, []  # they hold this object, and the prompts with it
+        for reader in readers:
             reader.cancel()
         for choice in self.choices:
             choice.output.close()
