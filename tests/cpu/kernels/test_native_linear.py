@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.runtime.kernels.cpu import build, native
 from paceline.runtime.kernels.cpu.linear import NativeLinear
+from paceline.runtime.kv_cache import Workspace
 
 DTYPES = [torch.float32, torch.bfloat16]
 needs_library = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
@@ -84,6 +85,24 @@ def test_packing_loses_nothing(dtype: torch.dtype, shape: tuple[int, int]) -> No
     assert packed.nbytes == -(-shape[0] // 16) * 16 * shape[1] * weight.element_size()
     ids = torch.tensor([shape[0] - 1, 0, shape[0] - 1])
     assert torch.equal(NativeLinear.gather(packed, ids), weight[ids])
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_may_lie_apart_and_results_in_scratch_memory(dtype: torch.dtype) -> None:
+    packed = NativeLinear.pack(torch.randn(40, 24).to(dtype))
+    wide = torch.randn(9, 48).to(dtype)
+    expected = NativeLinear.apply(wide[:, :24].contiguous(), packed, None)
+    assert torch.equal(NativeLinear.apply(wide[:, :24], packed, None), expected)
+    assert torch.equal(NativeLinear.apply(wide.t().contiguous().t()[:, :24], packed, None), expected)
+    scratch = Workspace()
+    first = NativeLinear.apply(wide[:, :24], packed, None, scratch)
+    assert torch.equal(first, expected)
+    taken = scratch.num_bytes
+    assert taken == 9 * 40 * 4
+    again = NativeLinear.apply(wide[:4, 24:], packed, None, scratch)
+    assert torch.equal(again, NativeLinear.apply(wide[:4, 24:].contiguous(), packed, None))
+    assert scratch.num_bytes == taken
 
 
 @needs_library

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline.runtime.kernels.dispatch import Numerics, pick
-from paceline.runtime.kv_cache import KVCache
+from paceline.runtime.kv_cache import KVCache, Workspace
 
 if TYPE_CHECKING:
     from paceline.runtime.layers.linear import WeightMethod
@@ -29,6 +29,8 @@ class BuildContext:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     numerics: Numerics = "fast"
     kv_cache: KVCache | None = None  # None: bound later by Model.bind_kv_cache, once memory is measured
+    # for results that end within their layer: fresh large tensors cost page faults. One forward pass at a time
+    scratch: Workspace = field(default_factory=Workspace)
     weight_method: Callable[[str], WeightMethod] = _dense  # by layer name, as in the checkpoint
 
     def kernel(self, op: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from paceline.errors import UnsupportedError
+from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext
 from paceline.runtime.layers.linear import LinearSpec
 
@@ -73,7 +74,9 @@ class DenseWeight:
         assert self.bias is not None
         self.bias[self._rows[part]].copy_(tensor)
 
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
+    def apply(self, x: torch.Tensor, scratch: Workspace | None = None) -> torch.Tensor:
+        if scratch is not None and self.kernel.takes_scratch:
+            return self.kernel.apply(x, self.packed, self.bias, scratch)  # type: ignore[no-any-return]
         return self.kernel.apply(x, self.packed, self.bias)  # type: ignore[no-any-return]
 
     def apply_grouped(self, x: torch.Tensor, group_sizes: Sequence[int]) -> torch.Tensor:

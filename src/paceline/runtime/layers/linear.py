@@ -15,6 +15,7 @@ from typing import Protocol
 
 import torch
 
+from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext, WeightSlot
 
 
@@ -56,8 +57,9 @@ class Weight(Protocol):
         """Take one part of the bias, [num_rows]."""
         ...
 
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, in_features] -> [num_tokens, out_features], bias added."""
+    def apply(self, x: torch.Tensor, scratch: Workspace | None = None) -> torch.Tensor:
+        """[num_tokens, in_features] -> [num_tokens, out_features], bias added. With `scratch` the result may live
+        there, until the next product that is given the same one."""
         ...
 
     def apply_grouped(self, x: torch.Tensor, group_sizes: Sequence[int]) -> torch.Tensor:
@@ -88,9 +90,9 @@ class Linear:
         self.spec = LinearSpec(in_features, tuple(parts), bias, context.dtype, context.device)
         self.weight = context.weight_method(parts[0].name).create(self.spec, context)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, in_features] -> [num_tokens, out_features]"""
-        return self.weight.apply(x)
+    def __call__(self, x: torch.Tensor, scratch: Workspace | None = None) -> torch.Tensor:
+        """[num_tokens, in_features] -> [num_tokens, out_features]; `scratch` as in `Weight.apply`."""
+        return self.weight.apply(x, scratch)
 
     def slots(self) -> Iterator[WeightSlot]:
         for part in self.spec.parts:

@@ -19,11 +19,11 @@ class GatedMLP:
         self.activation = spec.activation
         self.gate_up = MergedLinear(prefix, ("gate_proj", "up_proj"), spec.hidden_size, size, context, bias=bias)
         self.down = RowLinear(f"{prefix}.down_proj", size, spec.hidden_size, context, bias=bias)
-        self.gated = context.kernel("gated")
+        self.gated, self.scratch = context.kernel("gated"), context.scratch
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
-        return self.down(self.gated(self.gate_up(x), self.activation))
+        return self.down(self.gated(self.gate_up(x, self.scratch), self.activation))
 
     def slots(self) -> Iterator[WeightSlot]:
         yield from self.gate_up.slots()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline.runtime.kernels.cpu.native import library
+from paceline.runtime.kv_cache import Workspace
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -30,6 +31,7 @@ class PanelWeight:
 class NativeLinear:
     """y = x Wᵀ + b. Activations of the weight's dtype; sums are float32."""
 
+    takes_scratch = True
     without_copy = None  # rows are gathered from the packed form: no second copy is ever made
 
     @staticmethod
@@ -68,16 +70,25 @@ class NativeLinear:
         return rows
 
     @staticmethod
-    def apply(x: torch.Tensor, packed: PanelWeight, bias: torch.Tensor | None) -> torch.Tensor:
-        """x [num_tokens, in_features] -> [num_tokens, out_features]."""
+    def apply(
+        x: torch.Tensor, packed: PanelWeight, bias: torch.Tensor | None, scratch: Workspace | None = None
+    ) -> torch.Tensor:
+        """x [num_tokens, in_features] -> [num_tokens, out_features]. Rows of x may lie apart. With `scratch` the result
+        lives there until the next product with the same one."""
         values, dtype = packed.values, x.dtype
         assert x.dim() == 2
         assert x.shape[1] == values.shape[1], "the native code reads as many inputs as it is told"
-        x = x.float().contiguous()
+        x = x.float()
+        if x.stride(1) != 1 or x.stride(0) < x.shape[1]:
+            x = x.contiguous()
         if bias is not None:
             assert bias.shape == (packed.out_features,)
             bias = bias.float().contiguous()
-        out = torch.empty(x.shape[0], packed.out_features)
+        shape = (x.shape[0], packed.out_features)
+        if scratch is None:
+            out = torch.empty(shape)
+        else:
+            out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
         library().paceline_cpu_linear(
             x.data_ptr(),
             values.data_ptr(),
@@ -86,6 +97,7 @@ class NativeLinear:
             x.shape[0],
             x.shape[1],
             packed.out_features,
+            x.stride(0),
             _TYPES[values.dtype],
             torch.get_num_threads(),
         )

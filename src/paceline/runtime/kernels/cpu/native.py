@@ -19,7 +19,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_gather": (_LONG, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_write_kv": (None, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _LONG)),
-    "paceline_cpu_linear": (None, (_POINTER, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _INT)),
+    "paceline_cpu_linear": (None, (*[_POINTER] * 4, *[_LONG] * 4, _INT, _INT)),
 }
 
 

@@ -15,6 +15,7 @@ ROW_MULTIPLE = 16
 class ReferenceLinear:
     """y = x Wᵀ + b. Weights stay as they are: [out_features, in_features]."""
 
+    takes_scratch = False
     without_copy = None  # packing makes no copy
     gather = None  # rows are looked up in the plain weight
 

@@ -35,11 +35,11 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
 
 
 def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
-    """activation(gate) * up for gate_up [T, 2 * n]. Returns [T, n]."""
+    """activation(gate) * up for gate_up [T, 2 * n], which it may overwrite. Returns [T, n]; rows may lie apart."""
     gate, up = gate_up.chunk(2, -1)
     match activation:
         case "silu":
-            active = F.silu(gate)
+            active = F.silu(gate, inplace=True)
         case "gelu":
             active = F.gelu(gate)
         case _:

@@ -22,13 +22,14 @@ constexpr int kMaxRows = 6;          // rows of a register tile: 6 x 16 sums fil
 enum WeightType : std::int32_t { kFloat32 = 0, kBFloat16 = 1 };
 
 struct LinearTask {
-  const float* x;        // [num_rows, num_inputs], contiguous
+  const float* x;        // [num_rows, num_inputs], rows x_stride floats apart
   const void* weight;    // [num_panels][num_inputs][kPanel]
   const float* bias;     // [num_outputs] or null
   float* out;            // [num_rows, num_outputs], contiguous
   std::int64_t num_rows;
   std::int64_t num_inputs;
   std::int64_t num_outputs;
+  std::int64_t x_stride;
   WeightType type;
 };
 

@@ -52,7 +52,8 @@ inline void tile(const LinearTask& task, std::int64_t row, std::int64_t panel, c
   constexpr std::size_t step = kPanel * kWeightBytes<type>;  // bytes of one k
   const std::size_t panel_bytes = step * static_cast<std::size_t>(num_inputs);
   const char* weight = static_cast<const char*>(task.weight) + panel_bytes * static_cast<std::size_t>(panel);
-  const float* x = task.x + row * num_inputs;
+  const std::int64_t x_stride = task.x_stride;
+  const float* x = task.x + row * x_stride;
 
   // Every loop over the sums is unrolled: only constant indices let the compiler keep them in registers.
   Pair sum[rows][panels];
@@ -71,7 +72,7 @@ inline void tile(const LinearTask& task, std::int64_t row, std::int64_t panel, c
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) {
-      const __m256 value = _mm256_broadcast_ss(x + r * num_inputs + k);
+      const __m256 value = _mm256_broadcast_ss(x + r * x_stride + k);
 #pragma GCC unroll 4
       for (int p = 0; p < panels; ++p) {
         sum[r][p].low = _mm256_fmadd_ps(value, w[p].low, sum[r][p].low);

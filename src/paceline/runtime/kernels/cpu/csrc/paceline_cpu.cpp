@@ -105,9 +105,10 @@ void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slot
 }
 
 void paceline_cpu_linear(const float* x, const void* packed, const float* bias, float* out, std::int64_t num_rows,
-                         std::int64_t num_inputs, std::int64_t num_outputs, std::int32_t type,
-                         std::int32_t num_threads) {
-  const LinearTask task{x, packed, bias, out, num_rows, num_inputs, num_outputs, static_cast<WeightType>(type)};
+                         std::int64_t num_inputs, std::int64_t num_outputs, std::int64_t x_stride,
+                         std::int32_t type, std::int32_t num_threads) {
+  const LinearTask task{x,          packed,      bias,     out,
+                        num_rows,   num_inputs,  num_outputs, x_stride, static_cast<WeightType>(type)};
   Shared shared;
   shared.task = &task;
   shared.num_panels = count_panels(num_outputs);
