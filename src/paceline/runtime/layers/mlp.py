@@ -23,7 +23,7 @@ class GatedMLP:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
-        return self.down(self.gated(self.gate_up(x, self.scratch), self.activation))
+        return self.down(self.gated(self.gate_up(x, self.scratch), self.activation, self.scratch))
 
     def slots(self) -> Iterator[WeightSlot]:
         yield from self.gate_up.slots()

@@ -32,7 +32,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     x.copy_(rotated)
 
 
-def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+def gated(gate_up: torch.Tensor, activation: str, _scratch: object = None) -> torch.Tensor:
     """activation(gate) * up for gate_up [T, 2 * n], gate first. Returns [T, n], dtype of gate_up."""
     gate, up = gate_up.float().chunk(2, -1)
     return (_activate(gate.contiguous(), activation) * up).to(gate_up.dtype)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-import torch.nn.functional as F
+
+from paceline.runtime.kv_cache import Workspace
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -34,14 +35,22 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     x.copy_((wide * cos).addcmul_(wide.roll(half, -1), sin))
 
 
-def gated(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
-    """activation(gate) * up for gate_up [T, 2 * n], which it may overwrite. Returns [T, n]; rows may lie apart."""
+def gated(gate_up: torch.Tensor, activation: str, scratch: Workspace | None = None) -> torch.Tensor:
+    """activation(gate) * up for gate_up [T, 2 * n]. Returns [T, n], with `scratch` living there until the next call.
+
+    Not in place: rows of the gate lie 2 n apart, often a multiple of a page, and a product would read them all through
+    the same few sets of the first-level cache.
+    """
     gate, up = gate_up.chunk(2, -1)
+    if scratch is None:
+        active = torch.empty_like(gate, memory_format=torch.contiguous_format)
+    else:
+        active = scratch.take("gated", gate.numel(), gate.dtype, gate.device).view(gate.shape)
     match activation:
         case "silu":
-            active = F.silu(gate, inplace=True)
+            torch.ops.aten.silu.out(gate, out=active)
         case "gelu":
-            active = F.gelu(gate)
+            torch.ops.aten.gelu.out(gate, out=active)
         case _:
-            active = F.gelu(gate, approximate="tanh")
+            torch.ops.aten.gelu.out(gate, approximate="tanh", out=active)
     return active.mul_(up)
