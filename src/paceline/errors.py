@@ -5,6 +5,7 @@
     │   └── UnsupportedError a known feature that this version, device or model does not have
     ├── ModelError           a model that cannot be found or read
     ├── RequestError         one request is wrong; nothing else is touched (HTTP 400)
+    │   ├── ContextLengthError  the prompt, or it and the tokens asked for, are longer than the model
     │   ├── QueueFullError   the request is fine, the queue is not (HTTP 429)
     │   └── RateLimitError   the request is fine, its tenant has used up its share for now (HTTP 429)
     ├── AuthError            nobody we know: no key, or a wrong one (HTTP 401)
@@ -67,6 +68,10 @@ class RequestError(PacelineError):
     ) -> None:
         super().__init__(message, seen=seen, expected=expected, fix=fix)
         self.param = param
+
+
+class ContextLengthError(RequestError):
+    code = "context_length_exceeded"
 
 
 class QueueFullError(RequestError):

@@ -4,7 +4,7 @@ The queue's order says who goes next. That does not help a tenant that comes whi
 long step of another's prompts runs. So as long as several tenants are about, one that runs more than its equal part
 leaves a few rows free, and its prompts get a portion of a step. When those rows are taken too, a tenant below its part
 gets a row of the one furthest above: its youngest is preempted, and finds its blocks in the prefix cache when it comes
-back. Rows move towards equal parts only, so they never move back and forth.
+back. Rows move towards equal parts only; under steady traffic none moves back.
 
 What a quiet tenant then waits beside a flooding one is the rest of the step it came in, and what the flood's decode
 rows add to its own first steps (tests/laws/test_fairness.py).

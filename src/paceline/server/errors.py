@@ -151,12 +151,6 @@ class ShedError(HttpError):
     code = "shed"
 
 
-class ContextLengthError(RequestError):
-    """The prompt, or the prompt and the tokens asked for, are longer than the model."""
-
-    code = "context_length_exceeded"
-
-
 def retry_after(seconds: float) -> str:
     """A Retry-After header: whole seconds, at least 1."""
     return str(max(1, math.ceil(seconds)))

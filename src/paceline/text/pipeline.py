@@ -27,7 +27,7 @@ from paceline.contracts.request import (
     Usage,
 )
 from paceline.contracts.slo import Timeline
-from paceline.errors import RequestError
+from paceline.errors import ContextLengthError, RequestError
 from paceline.text.chat_template import MAX_CHARS, ChatTemplate, Message
 from paceline.text.detokenizer import Detokenizer
 from paceline.text.guard import SpecialGuard
@@ -178,7 +178,7 @@ class TextPipeline:
     def _check_size(self, text: str) -> None:
         size = len(utf8(text))
         if self._max_bytes is not None and size > self._max_bytes:
-            raise RequestError(
+            raise ContextLengthError(
                 "the prompt is too long for this model",
                 param="prompt",
                 seen=f"{size} bytes of text",

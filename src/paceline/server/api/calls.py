@@ -13,7 +13,7 @@ import numpy as np
 from paceline.errors import RequestError
 from paceline.server.api.continued import ContinuedTemplate
 from paceline.server.api.protocol.chat import template_options
-from paceline.server.errors import ClientLeftError, ContextLengthError, ModelNotFoundError
+from paceline.server.errors import ClientLeftError, ModelNotFoundError
 from paceline.text import TextPipeline
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from paceline.server.api.protocol import ChatRequest, CompletionRequest, TokenizeRequest
     from paceline.server.state import ServerState
-
-_TOO_LONG = "the prompt is too long for this model"  # the pipeline's words for a text that can never fit
 
 
 def arrival_of(request: Request) -> float:
@@ -104,9 +102,8 @@ def _encode(pipeline: TextPipeline, prompt: Any, param: str, options: Mapping[st
     try:
         return pipeline.encode_prompt(prompt, **options)
     except RequestError as error:
-        kind = ContextLengthError if error.message == _TOO_LONG else type(error)
         where = param if error.param in (None, "prompt") else error.param
-        raise kind(error.message, param=where, seen=error.seen, expected=error.expected, fix=error.fix) from None
+        raise type(error)(error.message, param=where, seen=error.seen, expected=error.expected, fix=error.fix) from None
 
 
 def _decode(pipeline: TextPipeline, ids: np.ndarray, skip_special: bool) -> str:

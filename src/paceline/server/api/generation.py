@@ -23,12 +23,11 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.request import Request, RequestOutput, SamplingParams, TokenPrompt, expand_choices
-from paceline.errors import PacelineError
+from paceline.errors import ContextLengthError, PacelineError
 from paceline.server.api.choice import Choice
 from paceline.server.api.metering import Meter
 from paceline.server.errors import (
     RETRY_QUEUE_S,
-    ContextLengthError,
     HttpError,
     RequestTimeoutError,
     ShedError,

@@ -6,6 +6,7 @@ are encoded from objects. Tokens whose text is not certain yet are counted in th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ class Template:
         return b"".join((self._head, encode_text(text), self._middle, b"%d" % num_tokens, self._tail))
 
 
-class BaseWriter:
+class BaseWriter(ABC):
     """State of one answer. Subclasses word the choices."""
 
     object_name = ""
@@ -132,17 +133,17 @@ class BaseWriter:
 
     # --- for the endpoint to word
 
+    @abstractmethod
     def opening(self, choice: Choice, news: News) -> list[bytes]:
         """Events that come before a choice's first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def extra(self, choice: Choice, news: News) -> dict[str, Any]:
         """Parts of a choice that an ordinary event does not have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text_choice(self, index: int, text: str) -> dict[str, Any]:
         """A choice with text and nothing else."""
-        raise NotImplementedError
 
     def chunk_choice(self, index: int, news: News, extra: dict[str, Any]) -> dict[str, Any]:
         """A choice with all it has."""

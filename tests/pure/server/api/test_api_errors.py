@@ -12,6 +12,7 @@ from paceline.errors import (
     AuthError,
     CapacityError,
     ConfigError,
+    ContextLengthError,
     EngineDeadError,
     EngineError,
     ForbiddenError,
@@ -21,7 +22,6 @@ from paceline.errors import (
 )
 from paceline.server.errors import (
     BodyTooLargeError,
-    ContextLengthError,
     ModelNotFoundError,
     RequestTimeoutError,
     ShedError,
