@@ -11,6 +11,7 @@
     ├── AuthError            nobody we know: no key, or a wrong one (HTTP 401)
     │   └── ForbiddenError   known, or not asked for, but not allowed (HTTP 403)
     ├── CapacityError        the machine is too small for what was asked
+    ├── LabError             a measurement that cannot be made: no server, a broken artefact
     └── EngineError          the engine itself is in trouble
         ├── StallError       a step could do nothing although work was waiting
         └── EngineDeadError  the engine process is gone
@@ -112,6 +113,10 @@ class ForbiddenError(AuthError):
 
 class CapacityError(PacelineError):
     code = "capacity"
+
+
+class LabError(PacelineError):
+    code = "lab"
 
 
 class EngineError(PacelineError):

@@ -11,9 +11,9 @@ Each phase is timed. Threads are the process's business: set torch's before load
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import torch
@@ -25,9 +25,11 @@ from paceline.runtime.input_batch import InputBatch
 from paceline.runtime.kernels.dispatch import Numerics
 from paceline.runtime.kv_cache import KVCache
 from paceline.runtime.layers.build import BuildContext
+from paceline.runtime.layers.linear import WeightMethod
 from paceline.runtime.model_runner import ModelRunner
 from paceline.runtime.models.blocks import Model
 from paceline.runtime.models.registry import build_model
+from paceline.runtime.models.weights import WeightStream
 from paceline.runtime.peak_memory import peak_memory
 from paceline.runtime.worst_plan import NUM_BLOCKS, StepLimits, worst_plan
 
@@ -58,16 +60,21 @@ class Worker:
     def load(
         cls,
         spec: ModelSpec,
-        weights: Iterable[tuple[str, torch.Tensor]],
+        weights: WeightStream,
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         numerics: Numerics = "fast",
+        weight_method: WeightMethod | None = None,
     ) -> Worker:
-        """Build the model and fill it from a stream of (checkpoint name, tensor). Raises ModelError as models do."""
+        """Build the model and fill it from a stream of (checkpoint name, tensor). `weight_method` keeps the weights of
+        all layers; None: as floats. Raises ModelError as models do."""
         began = time.perf_counter()
         torch_device = torch.device(device)
-        model = build_model(spec, BuildContext(dtype=dtype, device=torch_device, numerics=numerics))
+        context = BuildContext(dtype=dtype, device=torch_device, numerics=numerics)
+        if weight_method is not None:
+            context = replace(context, weight_method=lambda _name: weight_method)
+        model = build_model(spec, context)
         model.eval()
         built = time.perf_counter()
         model.load_weights(weights)

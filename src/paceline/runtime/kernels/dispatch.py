@@ -133,6 +133,22 @@ TABLE: tuple[Kernel, ...] = (
         numerics=BOTH,
     ),
     Kernel(
+        "gguf_linear",
+        "native-avx2",
+        f"{NATIVE}.blocks:NativeBlocks",
+        "blocks stay quantised and widen in registers; bits of the float product",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_native_avx2,
+    ),
+    Kernel(
+        "gguf_linear",
+        "none",
+        f"{REFERENCE}.blocks:ReferenceBlocks",
+        "blocks become floats at load, then it is `linear`",
+        numerics=BOTH,
+    ),
+    Kernel(
         "attention",
         "torch-cpu",
         f"{FAST}.attention:attention",

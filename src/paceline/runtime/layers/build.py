@@ -44,5 +44,5 @@ class WeightSlot:
 
     name: str
     shape: tuple[int, ...]
-    load: Callable[[torch.Tensor], None]  # copies; the tensor may be dropped afterwards
+    load: Callable[[Any], None]  # a tensor, or what its weight method keeps. Copies: it may be dropped afterwards
     optional: bool = False

@@ -10,7 +10,7 @@ import torch
 from paceline.errors import UnsupportedError
 from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext
-from paceline.runtime.layers.linear import LinearSpec
+from paceline.runtime.layers.linear import LinearSpec, StoredBlocks
 
 MAX_SECOND_COPY_BYTES = 256 << 20  # of a tied embedding, kept plain for lookups and packed for logits
 
@@ -55,8 +55,9 @@ class DenseWeight:
         held = {id(t): t for t in (self.plain, self.packed, self.bias) if t is not None}
         return sum(int(t.nbytes) for t in held.values())
 
-    def load(self, part: str, tensor: torch.Tensor) -> None:
+    def load(self, part: str, tensor: torch.Tensor | StoredBlocks) -> None:
         """[num_rows, in_features] of any float dtype."""
+        assert isinstance(tensor, torch.Tensor), "blocks are for another weight method"
         if self.plain is None:  # loading again: start from an empty matrix
             self.plain = torch.empty(
                 self.spec.out_features, self.spec.in_features, dtype=self.spec.dtype, device=self.spec.device

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from paceline.runtime.kv_cache import Workspace
@@ -26,6 +27,15 @@ class Part:
     name: str  # full checkpoint name without ".weight"
     num_rows: int
     stored: str | None = None  # type in the checkpoint when the method needs to know it ("q4_k"); None: any float
+
+
+@dataclass(frozen=True)
+class StoredBlocks:
+    """A matrix as a checkpoint stores it, in quantised blocks; for weight methods that keep it so."""
+
+    raw: np.ndarray  # [bytes] uint8, row after row
+    ggml_type: int  # the type's number in GGUF
+    shape: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,9 @@ class Weight(Protocol):
     @property
     def num_bytes(self) -> int: ...
 
-    def load(self, part: str, tensor: torch.Tensor) -> None:
-        """Take one part, [num_rows, in_features]. After the last one the weight is ready."""
+    def load(self, part: str, tensor: torch.Tensor | StoredBlocks) -> None:
+        """Take one part, [num_rows, in_features]. After the last one the weight is ready. Blocks come only to methods
+        that the loader was told of."""
         ...
 
     def load_bias(self, part: str, tensor: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ What the GGUF conversion changed and is undone here:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,9 @@ import torch
 
 from paceline.contracts.specs import ModelSpec
 from paceline.errors import ModelError, UnsupportedError
+from paceline.hub.ggml_types import GGML_TYPES
 from paceline.hub.gguf_file import DOWNLOAD_AGAIN, GGUFFile, TensorInfo
+from paceline.runtime.layers.linear import StoredBlocks
 from paceline.runtime.loader.dequantize import dequantize
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -42,6 +44,7 @@ _SANDWICH = {
 }
 _BLOCK_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _TOP_NAME = re.compile(r"(\w+)\.(weight|bias)")
+_NUMBERS = {kind.name: number for number, kind in GGML_TYPES.items()}
 _IN_THE_SPEC = ("rope_freqs.weight",)  # read by the hub, as rotary scaling
 
 
@@ -60,8 +63,15 @@ def hf_name(name: str, family: str) -> str:
     )
 
 
-def gguf_weights(path: Path, spec: ModelSpec, *, dtype: torch.dtype | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) in the order of the file; shapes are [out, in] for matrices, [n] for norms and biases."""
+def gguf_weights(
+    path: Path,
+    spec: ModelSpec,
+    *,
+    dtype: torch.dtype | None,
+    keep_blocks: Callable[[int], bool] | None = None,
+) -> Iterator[tuple[str, torch.Tensor | StoredBlocks]]:
+    """Yield (name, tensor) in the order of the file; shapes are [out, in] for matrices, [n] for norms and biases.
+    Matrices of the types that `keep_blocks` takes stay in blocks."""
     file = GGUFFile(path)
     file.check_types()
     for info in file.tensors.values():
@@ -76,6 +86,9 @@ def gguf_weights(path: Path, spec: ModelSpec, *, dtype: torch.dtype | None) -> I
         raw = file.raw(info)
         if spec.family == "llama" and (heads := _rotated_heads(name, spec)):
             raw = _halves(raw, info, heads)
+        if keep_blocks is not None and len(info.shape) == 2 and keep_blocks(_NUMBERS[info.type.name]):
+            yield name, StoredBlocks(raw, _NUMBERS[info.type.name], (info.shape[0], info.shape[1]))
+            continue
         yield name, dequantize(raw, info.type.name, info.shape, dtype)
 
 

@@ -9,8 +9,9 @@ import torch
 
 from paceline.errors import ModelError
 from paceline.runtime.layers.build import WeightSlot
+from paceline.runtime.layers.linear import StoredBlocks
 
-WeightStream: TypeAlias = Iterable[tuple[str, torch.Tensor]]
+WeightStream: TypeAlias = Iterable[tuple[str, torch.Tensor | StoredBlocks]]
 
 # Checkpoints carry these although they are computed: frequencies, and masks of old exporters.
 _COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
@@ -43,7 +44,7 @@ def load_slots(slots: Iterable[WeightSlot], stream: WeightStream, *, model: str,
                 expected=str(slot.shape),
                 fix="the file and config.json are of different models, or the file is damaged: fetch it again",
             )
-        if not tensor.is_floating_point():
+        if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point():
             raise ModelError(
                 f"tensor {name!r} of model {model!r} is not of a float type",
                 seen=tensor.dtype,

@@ -1,5 +1,6 @@
 """Quantised weights: one file per format, each implementing `paceline.runtime.layers.linear.WeightMethod`.
 
-Holds no format yet: GGUF weights become plain tensors while loading (`paceline.runtime.loader.dequantize`). May import
-layers' seam and kernels; never models or the engine.
+    gguf    blocks of a GGUF file, kept quantised; where no kernel serves them they become floats at load instead
+
+May import layers' seam and kernels; never models or the engine.
 """

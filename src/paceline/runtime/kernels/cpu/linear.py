@@ -51,23 +51,8 @@ class NativeLinear:
     @staticmethod
     def gather(packed: PanelWeight, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight: ids [num_tokens] int64 -> [num_tokens, in_features]. Raises IndexError."""
-        values = packed.values
-        assert ids.dtype == torch.int64
-        assert ids.dim() == 1
-        ids = ids.contiguous()
-        rows = torch.empty(ids.shape[0], values.shape[1], dtype=values.dtype)
-        done = library().paceline_cpu_gather(
-            values.data_ptr(),
-            ids.data_ptr(),
-            rows.data_ptr(),
-            ids.shape[0],
-            packed.out_features,
-            values.shape[1],
-            _TYPES[values.dtype],
-        )
-        if done < ids.shape[0]:
-            raise IndexError(f"row {int(ids[done])} of a weight with {packed.out_features} rows")
-        return rows
+        rows = torch.empty(ids.shape[0], packed.values.shape[1], dtype=packed.values.dtype)
+        return gather_rows(packed.values, _TYPES[packed.values.dtype], packed.out_features, ids, rows)
 
     @staticmethod
     def apply(
@@ -75,30 +60,62 @@ class NativeLinear:
     ) -> torch.Tensor:
         """x [num_tokens, in_features] -> [num_tokens, out_features]. Rows of x may lie apart. With `scratch` the result
         lives there until the next product with the same one."""
-        values, dtype = packed.values, x.dtype
-        assert x.dim() == 2
-        assert x.shape[1] == values.shape[1], "the native code reads as many inputs as it is told"
-        x = x.float()
-        if x.stride(1) != 1 or x.stride(0) < x.shape[1]:
-            x = x.contiguous()
-        if bias is not None:
-            assert bias.shape == (packed.out_features,)
-            bias = bias.float().contiguous()
+        dtype = x.dtype
         shape = (x.shape[0], packed.out_features)
         if scratch is None:
             out = torch.empty(shape)
         else:
             out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
-        library().paceline_cpu_linear(
-            x.data_ptr(),
-            values.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            out.data_ptr(),
-            x.shape[0],
-            x.shape[1],
-            packed.out_features,
-            x.stride(0),
-            _TYPES[values.dtype],
-            torch.get_num_threads(),
-        )
+        NativeLinear.apply_into(x, packed, bias, out)
         return out if dtype == torch.float32 else out.to(dtype)
+
+    @staticmethod
+    def apply_into(x: torch.Tensor, packed: PanelWeight, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        """The product into `out` [num_tokens, out_features] float32, whose rows may lie apart."""
+        values = packed.values
+        assert x.dim() == 2
+        assert x.shape[1] == values.shape[1], "the native code reads as many inputs as it is told"
+        assert out.dtype == torch.float32
+        assert out.shape == (x.shape[0], packed.out_features)
+        assert out.stride(1) == 1
+        multiply(x, values, _TYPES[values.dtype], packed.out_features, bias, out)
+
+
+def multiply(
+    x: torch.Tensor, weight: torch.Tensor, kind: int, out_features: int, bias: torch.Tensor | None, out: torch.Tensor
+) -> None:
+    """The native call, for packed weights of any kind. Shapes are the caller's to check."""
+    x = x.float()
+    if x.stride(1) != 1 or x.stride(0) < x.shape[1]:
+        x = x.contiguous()
+    if bias is not None:
+        assert bias.shape == (out_features,)
+        bias = bias.float().contiguous()
+    library().paceline_cpu_linear(
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+        x.shape[0],
+        x.shape[1],
+        out_features,
+        x.stride(0),
+        out.stride(0),
+        kind,
+        torch.get_num_threads(),
+    )
+
+
+def gather_rows(
+    weight: torch.Tensor, kind: int, out_features: int, ids: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """rows[i] = row ids[i] of a packed weight; ids [num_tokens] int64. Returns `rows`. Raises IndexError."""
+    assert ids.dtype == torch.int64
+    assert ids.dim() == 1
+    ids = ids.contiguous()
+    done = library().paceline_cpu_gather(
+        weight.data_ptr(), ids.data_ptr(), rows.data_ptr(), ids.shape[0], out_features, rows.shape[1], kind
+    )
+    if done < ids.shape[0]:
+        raise IndexError(f"row {int(ids[done])} of a weight with {out_features} rows")
+    return rows

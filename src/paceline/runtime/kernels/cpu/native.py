@@ -19,7 +19,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_gather": (_LONG, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_write_kv": (None, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _LONG)),
-    "paceline_cpu_linear": (None, (*[_POINTER] * 4, *[_LONG] * 4, _INT, _INT)),
+    "paceline_cpu_linear": (None, (*[_POINTER] * 4, *[_LONG] * 5, _INT, _INT)),
+    "paceline_cpu_packed_type": (_INT, (_INT,)),
+    "paceline_cpu_panel_bytes": (_LONG, (_INT, _LONG)),
+    "paceline_cpu_pack_blocks": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
 }
 
 
@@ -38,7 +41,7 @@ def _open() -> tuple[ctypes.CDLL | None, str]:
     if found.paceline_cpu_sources().decode() != sources:
         return None, f"{LIBRARY.name} is of other sources; rebuild it: python {build.__file__}"
     if not found.paceline_cpu_has_avx2():
-        return None, "this CPU has no AVX2 and FMA"
+        return None, "this CPU has no AVX2, FMA and F16C"
     try:
         # torch has loaded GNU OpenMP into the process; its pool of threads serves these kernels too
         found.paceline_cpu_use_gomp(ctypes.cast(ctypes.CDLL(None).GOMP_parallel, _POINTER))

@@ -6,9 +6,11 @@
 //   float32:   panel[k][n], n = 0..15
 //   bfloat16:  panel[k][2 i + h] = weight of output i + 8 h, i = 0..7, h = 0..1: one 32-byte load, a shift and a mask give
 //              two vectors of eight floats
+//   blocks:    quantised weights, see blocks.h
 //
 // Every output is one chain of fused multiply-adds over k = 0..K-1, in that order, in one accumulator. So its bits depend
-// neither on the number of rows nor on how work is divided between threads.
+// neither on the number of rows nor on how work is divided between threads, and a quantised weight gives the bits of the
+// float32 weight it stands for.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +21,38 @@ namespace paceline {
 constexpr std::int64_t kPanel = 16;  // outputs of a panel
 constexpr int kMaxRows = 6;          // rows of a register tile: 6 x 16 sums fill 12 of 16 vector registers
 
-enum WeightType : std::int32_t { kFloat32 = 0, kBFloat16 = 1 };
+// How packed weights are stored. The numbers are known to Python.
+enum WeightType : std::int32_t {
+  kFloat32 = 0,
+  kBFloat16 = 1,
+  kFirstBlocks = 2,
+  kHalf4Centred = 2,  // w = d (q - 8)          d half; q 4 bits       Q4_0
+  kHalf4Offset = 3,   // w = d q + m            d, m half; q 4 bits    Q4_1
+  kHalf8 = 4,         // w = d q                d half; q signed byte  Q5_0, Q8_0
+  kHalf8Offset = 5,   // w = d q + m                                   Q5_1
+  kFloat4Offset = 6,  // w = d q + m            d, m float; q 4 bits   Q4_K
+  kFloat8Offset = 7,  // w = d q + m            d, m float; q a byte   Q5_K
+  kFloat8By16 = 8,    // w = d q, groups of 16  d float; q signed byte Q6_K
+  kNumWeightTypes = 9,
+};
 
 struct LinearTask {
   const float* x;        // [num_rows, num_inputs], rows x_stride floats apart
-  const void* weight;    // [num_panels][num_inputs][kPanel]
+  const void* weight;    // [num_panels] panels
   const float* bias;     // [num_outputs] or null
-  float* out;            // [num_rows, num_outputs], contiguous
+  float* out;            // [num_rows, num_outputs], rows out_stride floats apart
   std::int64_t num_rows;
-  std::int64_t num_inputs;
+  std::int64_t num_inputs;  // blocks: a multiple of the group
   std::int64_t num_outputs;
   std::int64_t x_stride;
+  std::int64_t out_stride;
   WeightType type;
 };
 
-// Panels [first, last) of the product, all rows. Needs AVX2 and FMA.
+// Bytes of one panel.
+std::size_t panel_bytes(WeightType type, std::int64_t num_inputs);
+
+// Panels [first, last) of the product, all rows. Needs AVX2, FMA and F16C.
 void linear_panels_avx2(const LinearTask& task, std::int64_t first, std::int64_t last);
 
 }  // namespace paceline

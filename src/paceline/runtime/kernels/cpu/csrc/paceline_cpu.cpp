@@ -1,5 +1,5 @@
 // The C interface, and how work is shared between threads.
-#include "linear.h"
+#include "blocks.h"
 
 #include <algorithm>
 #include <atomic>
@@ -61,7 +61,7 @@ extern "C" {
 const char* paceline_cpu_sources() { return SOURCE_DIGEST; }
 
 std::int32_t paceline_cpu_has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? 1 : 0;
 }
 
 std::int32_t paceline_cpu_has_avx512() { return __builtin_cpu_supports("avx512f") ? 1 : 0; }
@@ -78,12 +78,29 @@ void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std
               num_inputs, type);
 }
 
-// rows[i] = row ids[i] of the weight. Stops at the first id that is none; returns how many were copied.
+// The type that GGUF blocks of this kind are packed as; -1: they cannot be.
+std::int32_t paceline_cpu_packed_type(std::int32_t ggml) { return packed_type(ggml); }
+
+std::int64_t paceline_cpu_panel_bytes(std::int32_t type, std::int64_t num_inputs) {
+  return static_cast<std::int64_t>(panel_bytes(static_cast<WeightType>(type), num_inputs));
+}
+
+// Rows [first, first + num_rows) of a weight from their GGUF blocks. `packed` starts zeroed.
+void paceline_cpu_pack_blocks(const void* blocks, void* packed, std::int64_t first, std::int64_t num_rows,
+                              std::int64_t num_inputs, std::int32_t ggml) {
+  pack_blocks(static_cast<const std::uint8_t*>(blocks), static_cast<std::uint8_t*>(packed), first, num_rows, num_inputs,
+              ggml);
+}
+
+// rows[i] = row ids[i] of the weight, quantised ones as float32. Stops at the first id that is none; returns how many were copied.
 std::int64_t paceline_cpu_gather(const void* packed, const std::int64_t* ids, void* rows, std::int64_t count,
                                  std::int64_t num_outputs, std::int64_t num_inputs, std::int32_t type) {
   for (std::int64_t i = 0; i < count; ++i) {
     if (ids[i] < 0 || ids[i] >= num_outputs) return i;
-    if (type == kFloat32)
+    if (type >= kFirstBlocks)
+      unpack_blocks(static_cast<const std::uint8_t*>(packed), static_cast<float*>(rows) + i * num_inputs, ids[i],
+                    num_inputs, static_cast<WeightType>(type));
+    else if (type == kFloat32)
       unpack_row(static_cast<const float*>(packed), static_cast<float*>(rows) + i * num_inputs, ids[i], num_inputs,
                  type);
     else
@@ -106,9 +123,9 @@ void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slot
 
 void paceline_cpu_linear(const float* x, const void* packed, const float* bias, float* out, std::int64_t num_rows,
                          std::int64_t num_inputs, std::int64_t num_outputs, std::int64_t x_stride,
-                         std::int32_t type, std::int32_t num_threads) {
-  const LinearTask task{x,          packed,      bias,     out,
-                        num_rows,   num_inputs,  num_outputs, x_stride, static_cast<WeightType>(type)};
+                         std::int64_t out_stride, std::int32_t type, std::int32_t num_threads) {
+  const LinearTask task{x,          packed,      bias,     out,        num_rows,
+                        num_inputs, num_outputs, x_stride, out_stride, static_cast<WeightType>(type)};
   Shared shared;
   shared.task = &task;
   shared.num_panels = count_panels(num_outputs);

@@ -1,0 +1,95 @@
+"""Matrix products with quantised weights: GGUF blocks repacked once at load, widened in registers or in the cache.
+
+Every weight becomes the float32 number its block stands for before it is multiplied, and each output is summed as
+`linear.NativeLinear` sums it. So the results have the bits of a product with the dequantised weights, at a seventh to a
+third of the memory to read. csrc/blocks.h has the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from paceline.runtime.kernels.cpu.linear import gather_rows, multiply
+from paceline.runtime.kernels.cpu.native import library
+from paceline.runtime.kv_cache import Workspace
+
+PANEL = 16  # outputs
+
+
+@dataclass(frozen=True)
+class BlockPanels:
+    """[out_features, in_features] in panels of 16 outputs, zeros behind the last."""
+
+    data: torch.Tensor  # [bytes] uint8
+    kind: int  # how the panels are written: WeightType in csrc/linear.h
+    out_features: int
+    in_features: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+
+class NativeBlocks:
+    """y = x Wᵀ + b in float32 with W in GGUF blocks."""
+
+    @staticmethod
+    def takes(ggml_type: int) -> bool:
+        """Whether blocks of this GGUF type (its number there) can be packed."""
+        return int(library().paceline_cpu_packed_type(ggml_type)) >= 0
+
+    @staticmethod
+    def pack(raw: np.ndarray, ggml_type: int, out_features: int, in_features: int) -> BlockPanels:
+        """`raw` [bytes] uint8: the blocks as stored, row by row."""
+        native = library()
+        kind = int(native.paceline_cpu_packed_type(ggml_type))
+        assert kind >= 0, "ask `takes` first"
+        raw = np.ascontiguousarray(raw)
+        size = int(native.paceline_cpu_panel_bytes(kind, in_features)) * -(-out_features // PANEL)
+        data = torch.zeros(size, dtype=torch.uint8)
+        native.paceline_cpu_pack_blocks(raw.ctypes.data, data.data_ptr(), 0, out_features, in_features, ggml_type)
+        return BlockPanels(data, kind, out_features, in_features)
+
+    @staticmethod
+    def joined(first: BlockPanels, second: BlockPanels) -> BlockPanels | None:
+        """The outputs of both as one weight; None if they are written differently or `first` ends within a panel."""
+        if first.kind != second.kind or first.in_features != second.in_features or first.out_features % PANEL:
+            return None
+        data = torch.cat([first.data, second.data])
+        return BlockPanels(data, first.kind, first.out_features + second.out_features, first.in_features)
+
+    @staticmethod
+    def gather(packed: BlockPanels, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight: ids [num_tokens] int64 -> [num_tokens, in_features] float32. Raises IndexError."""
+        rows = torch.empty(ids.shape[0], packed.in_features)
+        return gather_rows(packed.data, packed.kind, packed.out_features, ids, rows)
+
+    @staticmethod
+    def unpack(packed: BlockPanels) -> torch.Tensor:
+        return NativeBlocks.gather(packed, torch.arange(packed.out_features))
+
+    @staticmethod
+    def apply(
+        x: torch.Tensor, packed: BlockPanels, bias: torch.Tensor | None, scratch: Workspace | None = None
+    ) -> torch.Tensor:
+        """x [num_tokens, in_features] float32 -> [num_tokens, out_features]. `scratch` as in `NativeLinear.apply`."""
+        shape = (x.shape[0], packed.out_features)
+        if scratch is None:
+            out = torch.empty(shape)
+        else:
+            out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
+        NativeBlocks.apply_into(x, packed, bias, out)
+        return out
+
+    @staticmethod
+    def apply_into(x: torch.Tensor, packed: BlockPanels, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+        """The product into `out` [num_tokens, out_features], whose rows may lie apart."""
+        assert x.dtype == out.dtype == torch.float32
+        assert x.dim() == 2
+        assert x.shape[1] == packed.in_features, "the native code reads as many inputs as it is told"
+        assert out.shape == (x.shape[0], packed.out_features)
+        assert out.stride(1) == 1
+        multiply(x, packed.data, packed.kind, packed.out_features, bias, out)

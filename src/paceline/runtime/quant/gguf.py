@@ -1,0 +1,112 @@
+"""GGUF blocks kept quantised: the WeightMethod for float32 activations on a CPU with native kernels.
+
+A layer may fuse parts of different types (a K-quant mix does). Neighbours of one type become one product; the others
+stand beside each other and write to the same rows. Parts in a type that no kernel packs come as floats and are kept so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+
+from paceline.errors import UnsupportedError
+from paceline.runtime.kernels.cpu.blocks import BlockPanels, NativeBlocks
+from paceline.runtime.kernels.cpu.linear import NativeLinear, PanelWeight
+from paceline.runtime.kv_cache import Workspace
+from paceline.runtime.layers.build import BuildContext
+from paceline.runtime.layers.linear import LinearSpec, StoredBlocks
+
+Packed: TypeAlias = BlockPanels | PanelWeight
+
+
+class GgufBlocks:
+    """The WeightMethod."""
+
+    name = "gguf"
+
+    def create(self, spec: LinearSpec, context: BuildContext) -> BlockWeight:
+        return BlockWeight(spec)
+
+
+class BlockWeight:
+    """One [out_features, in_features] matrix in segments of outputs, each packed in a form of its own."""
+
+    def __init__(self, spec: LinearSpec) -> None:
+        assert spec.dtype == torch.float32
+        self.spec = spec
+        self.bias = torch.zeros(spec.out_features) if spec.bias else None
+        self._parts: dict[str, Packed] = {}  # until all are there
+        self.segments: list[Packed] = []
+        self._where: dict[str, slice] = {}  # rows of each part
+        begin = 0
+        for part in spec.parts:
+            self._where[part.name] = slice(begin, begin + part.num_rows)
+            begin += part.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        held = sum(segment.nbytes for segment in self.segments)
+        return held if self.bias is None else held + self.bias.nbytes
+
+    def load(self, part: str, tensor: torch.Tensor | StoredBlocks) -> None:
+        """[num_rows, in_features], as blocks or of any float dtype."""
+        if isinstance(tensor, StoredBlocks):
+            self._parts[part] = NativeBlocks.pack(tensor.raw, tensor.ggml_type, *tensor.shape)
+        else:
+            self._parts[part] = NativeLinear.pack(tensor.float())
+        if len(self._parts) == len(self.spec.parts):
+            self.segments = _joined([self._parts[p.name] for p in self.spec.parts])
+            self._parts = {}
+
+    def load_bias(self, part: str, tensor: torch.Tensor) -> None:
+        assert self.bias is not None
+        self.bias[self._where[part]].copy_(tensor)
+
+    def apply(self, x: torch.Tensor, scratch: Workspace | None = None) -> torch.Tensor:
+        shape = (x.shape[0], self.spec.out_features)
+        if scratch is None:
+            out = torch.empty(shape)
+        else:
+            out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
+        begin = 0
+        for segment in self.segments:
+            end = begin + segment.out_features
+            bias = None if self.bias is None else self.bias[begin:end]
+            if isinstance(segment, BlockPanels):
+                NativeBlocks.apply_into(x, segment, bias, out[:, begin:end])
+            else:
+                NativeLinear.apply_into(x, segment, bias, out[:, begin:end])
+            begin = end
+        return out
+
+    def apply_grouped(self, x: torch.Tensor, group_sizes: Sequence[int]) -> torch.Tensor:
+        raise UnsupportedError("GGUF blocks have no grouped product yet", expected="a model without experts")
+
+    def gather(self, ids: torch.Tensor) -> torch.Tensor:
+        assert len(self.segments) == 1, "a table that rows are gathered from is one part"
+        return _rows(self.segments[0], ids)
+
+    def dequantize(self, part: str) -> torch.Tensor:
+        whole = [_rows(segment, torch.arange(segment.out_features)) for segment in self.segments]
+        return torch.cat(whole)[self._where[part]]
+
+
+def _rows(packed: Packed, ids: torch.Tensor) -> torch.Tensor:
+    return NativeBlocks.gather(packed, ids) if isinstance(packed, BlockPanels) else NativeLinear.gather(packed, ids)
+
+
+def _joined(parts: list[Packed]) -> list[Packed]:
+    """Neighbours that can be one weight made one."""
+    segments = [parts[0]]
+    for part in parts[1:]:
+        last = segments[-1]
+        both = (
+            NativeBlocks.joined(last, part) if isinstance(last, BlockPanels) and isinstance(part, BlockPanels) else None
+        )
+        if both is None:
+            segments.append(part)
+        else:
+            segments[-1] = both
+    return segments
