@@ -2,6 +2,7 @@
 
 Shapes are SmolLM2-135M's: 30 layers and the output head. Rounds are interleaved; the fastest of each is compared,
 because whatever disturbs a round only makes it slower. The limit is reading the weights' bytes, in the same run.
+"blocks" are the types of the packaged GGUF file, multiplied as they are stored.
 
 Usage: python benchmarks/kernels/linear.py [--rows 1,8,64,512] [--rounds 8] [--threads 2]
 """
@@ -13,14 +14,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
+from paceline.hub.ggml_types import GGML_TYPES
 from paceline.runtime.kernels.cpu import native
+from paceline.runtime.kernels.cpu.blocks import NativeBlocks
 from paceline.runtime.kernels.cpu.linear import NativeLinear
 from paceline.runtime.kernels.torch_cpu.linear import PackedLinear, PlainLinear
 
 LAYER = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
 NUM_LAYERS, HEAD = 30, (49152, 576)
+LAYER_TYPE, HEAD_TYPE = "Q4_1", "Q8_0"  # as the packaged file has them
 
 
 def best_ms(run: Callable[[], object], rounds: int) -> float:
@@ -30,6 +35,15 @@ def best_ms(run: Callable[[], object], rounds: int) -> float:
         run()
         fastest = min(fastest, (time.perf_counter() - begun) * 1e3)
     return fastest
+
+
+def in_blocks(shape: tuple[int, int], kind: str) -> Any:
+    """Packed blocks of random codes: their values do not matter here, their bytes do."""
+    number, block = next((n, t) for n, t in GGML_TYPES.items() if t.name == kind)
+    count = shape[0] * shape[1] // block.block_size
+    raw = np.random.default_rng(0).integers(0, 256, (count, block.block_bytes), dtype=np.uint8)
+    raw[:, :4] = np.array([0.01, 0.0], dtype=np.float16).view(np.uint8)  # finite scales
+    return NativeBlocks.pack(raw.reshape(-1), number, *shape)
 
 
 @torch.inference_mode()
@@ -47,6 +61,10 @@ def main() -> None:
     numbers = sum(w.numel() for w in weights)
     halves = [w.bfloat16() for w in weights]
     kernels: dict[str, tuple[Any, list[Any]]] = {
+        "native blocks": (
+            NativeBlocks,
+            [in_blocks(s, LAYER_TYPE) for s in LAYER * NUM_LAYERS] + [in_blocks(HEAD, HEAD_TYPE)],
+        ),
         "native f32": (NativeLinear, [NativeLinear.pack(w) for w in weights]),
         "native bf16": (NativeLinear, [NativeLinear.pack(w) for w in halves]),
         "onednn f32": (PackedLinear, [PackedLinear.pack(w) for w in weights]),
@@ -56,7 +74,7 @@ def main() -> None:
     read_ms = best_ms(whole.sum, args.rounds)
     rate = numbers * 4 / read_ms / 1e6
     print(f"{args.threads} threads; reading {numbers * 4 / 1e6:.0f} MB takes {read_ms:.1f} ms ({rate:.1f} GB/s)")
-    print(f"{'rows':>5s}  " + "  ".join(f"{name:>22s}" for name in kernels) + "  onednn / native")
+    print(f"{'rows':>5s}  " + "  ".join(f"{name:>22s}" for name in kernels) + "  onednn / f32  onednn / blocks")
     for rows in map(int, args.rows.split(",")):
         inputs = {size: torch.randn(rows, size) for size in (576, 1536)}
 
@@ -69,7 +87,8 @@ def main() -> None:
             for name, (kernel, packed) in kernels.items():
                 ms[name] = min(ms[name], best_ms(lambda k=kernel, p=packed: step(k, p), 1))  # type: ignore[misc]
         cells = "  ".join(f"{v:8.1f} ms {2 * rows * numbers / v / 1e6:5.0f} GF/s" for v in ms.values())
-        print(f"{rows:5d}  {cells}  {ms['onednn f32'] / ms['native f32']:.2f}", flush=True)
+        ratios = [ms["onednn f32"] / ms[f"native {form}"] for form in ("f32", "blocks")]
+        print(f"{rows:5d}  {cells}  {ratios[0]:12.2f}  {ratios[1]:15.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ DISTRIBUTIONS = {
     "zmq": "pyzmq",
     "huggingface_hub": "huggingface-hub",
     "prometheus_client": "prometheus-client",
+    "jsonschema_specifications": "jsonschema-specifications",
 }  # import name -> name to install, where they differ
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -18,8 +18,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": BASE | {"engine", "cost"},
     "runtime": BASE,
     "server": BASE | {"text", "config", ""},  # the engine is behind contracts.ports.EngineClient; "": the version
+    "lab": BASE | {""},  # speaks HTTP only; "": the version, for the fingerprint
     "llm": BASE | {"assemble", "text", "config", "cost"},  # cost: the ledger it shows
-    "cli": BASE | {"assemble", "hub", "llm", "config", ""},  # "": the version
+    "cli": BASE | {"assemble", "hub", "llm", "config", "lab", ""},  # "": the version
     "": BASE | {"llm"},  # paceline/__init__.py offers LLM, lazily
 }
 EVERYTHING = {"assemble"}  # the one file that picks concrete classes
@@ -46,6 +47,21 @@ MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "paceline.runtime.model_runner": ("worker", "executor"),
     "paceline.runtime.worker": ("executor",),
 }
+
+# Inside the lab: what a part may use of the others.
+LAB: dict[str, set[str]] = {
+    "mock": set(),
+    "workload": set(),
+    "stats": set(),
+    "load": {"workload"},
+    "metrics": {"stats"},
+    "artefact": {"metrics", "stats"},
+    "quality": {"load", "workload", "stats", "artefact"},
+    "gates": {"metrics", "stats", "artefact", "load", "workload", "quality"},
+    "experiment": {"mock", "workload", "stats", "load", "metrics", "artefact", "quality", "gates"},
+    "report": {"artefact", "metrics", "stats"},
+}
+LAB_VALUES = {"report": ("load.progress", "experiment.results", "experiment.bench")}  # plain types a page is made of
 
 OUTSIDE: dict[str, set[str]] = {  # third-party packages a unit may use, where that is a law
     "errors": set(),
@@ -146,6 +162,20 @@ def test_layers_of_the_runtime_point_down(module):
             if below(i.target, f"paceline.runtime.{name}")
         ]
         assert not bad
+
+
+@pytest.mark.parametrize("module", all_modules())
+def test_parts_of_the_lab_point_down(module):
+    if not below(module.name, "paceline.lab") or module.name == "paceline.lab":
+        return
+    part = module.name.split(".")[2]
+    for found in imports(module):
+        if not below(found.target, "paceline.lab") or found.target == "paceline.lab":
+            continue
+        other = found.target.split(".")[2]
+        value = any(below(found.target, f"paceline.lab.{name}") for name in LAB_VALUES.get(part, ()))
+        known = other == part or other in LAB[part] or value
+        assert known, f"{module.relative}:{found.line} imports {found.target}"
 
 
 @pytest.mark.parametrize("module", all_modules())

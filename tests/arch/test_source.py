@@ -11,6 +11,7 @@ LONGER_BECAUSE: dict[str, str] = {}  # path below src/paceline -> why one idea n
 
 ENVIRONMENT_READERS = {
     "config/env.py": "the loader: reads the few variables that exist",
+    "lab/quality/lm_eval.py": "a program that is started gets the caller's environment and its own settings",
 }
 UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 

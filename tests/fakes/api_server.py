@@ -23,7 +23,7 @@ from tests.fakes.toy_model import Draw, ToyModel
 from paceline.config.server import ServerConfig
 from paceline.contracts.request import RequestOutput
 from paceline.cost.linear import LinearStepCost
-from paceline.engine import EngineCore, InProcessClient, Scheduler, SchedulerSettings, WallClock
+from paceline.engine import EngineCore, Grammars, InProcessClient, Scheduler, SchedulerSettings, WallClock
 from paceline.engine.decisions import DecisionRing
 from paceline.errors import EngineDeadError
 from paceline.server.api import chat, completions, models, tokens
@@ -36,6 +36,7 @@ from paceline.server.tenancy.tenants import TenantBook
 from paceline.server.tenancy.usage import UsageLedger, UsageRecord
 from paceline.text import ChatTemplate, TextPipeline, TextTokenizer
 from paceline.text.byte_level import byte_level_bytes
+from paceline.text.grammar import GrammarCompiler
 
 BOS, EOS = 256, 257
 PIECES = ("Hello", " world", "he", " été", "END", "xEN", "Dy", "日本")
@@ -213,7 +214,11 @@ async def api_server(
         eos_token_ids=(EOS,),
         decisions=DecisionRing(),
     )
-    engine = LocalEngine(EngineCore(scheduler, executor, clock := SkippingClock()), background=True)
+    grammars = Grammars(
+        GrammarCompiler.of(tokenizer, vocab_size=VOCAB, eos_token_ids=[EOS]), vocab_size=VOCAB, eos_token_ids=(EOS,)
+    )
+    core = EngineCore(scheduler, executor, clock := SkippingClock(), grammars=grammars)
+    engine = LocalEngine(core, background=True)
     session = EngineSession()
     session.attach(engine)
     records: list[UsageRecord] = []

@@ -12,13 +12,14 @@ from tests.fakes.scripted_executor import ScriptedExecutor, scripted_caps
 from tests.fakes.toy_model import Draw, ToyModel
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout
-from paceline.contracts.ports import CostModel, Drafter, Executor, ExecutorCaps, SpecKind
+from paceline.contracts.ports import CostModel, Drafter, Executor, ExecutorCaps, GrammarFactory, SpecKind
 from paceline.contracts.request import Request, RequestOutput, SamplingParams, TokenPrompt
 from paceline.cost.linear import LinearStepCost
 from paceline.engine.decisions import DecisionRing
+from paceline.engine.grammars import Grammars
 from paceline.engine.journal import StepJournal
 from paceline.engine.kv_manager import KVManager
-from paceline.engine.loop import EngineCore, MaskSource
+from paceline.engine.loop import EngineCore
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.settings import SchedulerSettings
 from paceline.sim import SimulatedExecutor, VirtualClock, seeded_oracle, simulated_caps
@@ -137,7 +138,7 @@ def build(
     prefix_caching: bool = True,
     model_revision: str = "toy",
     journal: StepJournal | None = None,
-    masks: MaskSource | None = None,
+    grammars: GrammarFactory | None = None,
 ) -> Built:
     kv = make_kv(executor.caps, settings, prefix_caching, model_revision)
     scheduler = make_scheduler(
@@ -148,7 +149,16 @@ def build(
         token_bytes=token_bytes,
         drafter=drafter,
     )
-    core = EngineCore(scheduler, executor, clock, journal, masks=masks, draw_seed=lambda: 12345)
+    core = EngineCore(
+        scheduler,
+        executor,
+        clock,
+        journal,
+        grammars=None
+        if grammars is None
+        else Grammars(grammars, vocab_size=executor.caps.vocab_size, eos_token_ids=(EOS,)),
+        draw_seed=lambda: 12345,
+    )
     return Built(core, scheduler, kv, executor, clock, journal, settings)
 
 
@@ -198,7 +208,7 @@ def scripted_engine(
     drafter: Drafter | None = None,
     prefix_caching: bool = True,
     journal: StepJournal | None = None,
-    masks: MaskSource | None = None,
+    grammars: GrammarFactory | None = None,
     executor: dict[str, Any] | None = None,
     cost: CostModel | None = None,
     **settings: Any,
@@ -220,7 +230,7 @@ def scripted_engine(
         drafter=drafter,
         prefix_caching=prefix_caching,
         journal=journal,
-        masks=masks,
+        grammars=grammars,
     )
 
 
@@ -237,6 +247,7 @@ def simulated_engine(
     drafter: Drafter | None = None,
     prefix_caching: bool = True,
     journal: StepJournal | None = None,
+    grammars: GrammarFactory | None = None,
     **settings: Any,
 ) -> Built:
     """The real scheduler in virtual time. `settings` are SchedulerSettings."""
@@ -256,6 +267,7 @@ def simulated_engine(
         drafter=drafter,
         prefix_caching=prefix_caching,
         journal=journal,
+        grammars=grammars,
     )
 
 

@@ -14,12 +14,15 @@ import threading
 import time
 from typing import Any
 
-from tests.fakes.builders import scripted_engine
+from tests.fakes.builders import EOS, VOCAB, scripted_engine
+from tests.fakes.byte_tokenizer import letter_bytes
 from tests.fakes.scripted_executor import ScriptedExecutor
+from tests.fakes.word_grammar import compiler
 
 from paceline.contracts.step import StepPlan, StepResult
 from paceline.engine.child import serve_child
 from paceline.engine.clock import WallClock
+from paceline.engine.grammars import Grammars
 from paceline.engine.loop import EngineCore
 from paceline.errors import ModelError
 
@@ -61,7 +64,8 @@ def _engine(mode: str) -> EngineCore:
     modes = {"slow": _Slow, "stuck": _Stuck, "crash": _Crashes, "exit": _Exits}
     if mode in modes:
         executor = modes[mode](executor.model, executor.caps)
-    core = EngineCore(built.scheduler, executor, WallClock(), lock_limit_s=0.3)
+    grammars = Grammars(compiler(letter_bytes(VOCAB, (EOS,)), EOS), vocab_size=VOCAB, eos_token_ids=(EOS,))
+    core = EngineCore(built.scheduler, executor, WallClock(), grammars=grammars, lock_limit_s=0.3)
     if mode == "stuck-plan":
         plan = built.scheduler.plan
 

@@ -389,4 +389,5 @@ def scripted_caps(
         device_feedback=depth > 1,
         spec_kinds=spec_kinds,
         batch_invariant=True,
+        masks=True,
     )

@@ -23,10 +23,12 @@ from paceline.contracts.ports import Executor
 from paceline.contracts.step import StepPlan
 from paceline.cost.linear import LinearStepCost
 from paceline.engine.clock import WallClock
+from paceline.engine.grammars import Grammars
 from paceline.engine.loop import EngineCore
 from paceline.engine.scheduler import Scheduler
 from paceline.engine.settings import Policy, SchedulerSettings
 from paceline.sim import SimulatedExecutor, VirtualClock, seeded_oracle, simulated_caps
+from paceline.text.grammar import GrammarCompiler
 
 POISON = "POISON"  # a prompt that begins with it makes its row fail
 
@@ -149,4 +151,6 @@ def build_engine(options: EngineOptions) -> EngineCore:
         token_bytes=list(tokenizer.token_bytes()),
         eos_token_ids=(EOS,),
     )
-    return EngineCore(scheduler, Controlled(executor, options.control, options.step_ms), clock)
+    compiler = GrammarCompiler.of(tokenizer, vocab_size=tokenizer.vocab_size, eos_token_ids=[EOS])
+    grammars = Grammars(compiler, vocab_size=tokenizer.vocab_size, eos_token_ids=(EOS,))
+    return EngineCore(scheduler, Controlled(executor, options.control, options.step_ms), clock, grammars=grammars)

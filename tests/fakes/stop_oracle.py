@@ -17,9 +17,16 @@ class Ending:
 
 
 def apply_stop_rules(
-    request: Request, new_tokens: Sequence[int], token_bytes: Sequence[bytes], eos: Sequence[int], limit: int
+    request: Request,
+    new_tokens: Sequence[int],
+    token_bytes: Sequence[bytes],
+    eos: Sequence[int],
+    limit: int,
+    *,
+    complete: int | None = None,
 ) -> Ending:
-    """`new_tokens`: at least as many as can be kept. `limit`: new tokens at which it ends by length."""
+    """`new_tokens`: at least as many as can be kept. `limit`: new tokens at which it ends by length; `complete`: at
+    which its grammar is."""
     sampling = request.sampling
     stop_ids = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos))
     num_prior = len(request.prior_output)
@@ -31,7 +38,8 @@ def apply_stop_rules(
         may_stop = index >= sampling.min_tokens and index >= num_prior
         begin = len(text)
         begins.append(begin)
-        if may_stop and token in stop_ids:
+        at_end = index + 1 - num_prior == complete
+        if (may_stop or at_end) and token in stop_ids:
             # an id's text is shown only when the caller wants stops included
             shown = text + token_bytes[token] if sampling.include_stop_str_in_output else text
             return Ending(tokens[num_prior : index + 1], "stop", token, shown)
@@ -48,6 +56,8 @@ def apply_stop_rules(
             ends = [*begins[1:], len(text)]
             kept = max((k + 1 for k in range(index + 1) if begins[k] < keep_to or ends[k] <= keep_to), default=0)
             return Ending(tokens[num_prior : max(kept, num_prior)], "stop", longest.decode(), text[:keep_to])
+        if at_end:
+            return Ending(tokens[num_prior : index + 1], "stop", None, text)
         if index + 1 - num_prior >= limit:
             return Ending(tokens[num_prior : index + 1], "length", None, text)
     raise AssertionError("not enough tokens given")

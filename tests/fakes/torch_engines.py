@@ -15,7 +15,7 @@ from tests.fakes.plans import make_plan
 from tests.fakes.scripts import free_blocks
 
 from paceline.contracts.kv import KVLayout
-from paceline.contracts.ports import Drafter, ExecutorCaps, Handle, StepShape
+from paceline.contracts.ports import Drafter, ExecutorCaps, GrammarFactory, Handle, StepShape
 from paceline.contracts.request import Request
 from paceline.contracts.step import RowAdmit, SampleInputs, StepPlan, StepResult, decode, encode
 from paceline.engine.journal import StepJournal
@@ -119,6 +119,7 @@ def torch_engine(
     prefix_caching: bool = True,
     journal: StepJournal | None = None,
     token_bytes: Sequence[bytes] | None = None,
+    grammars: GrammarFactory | None = None,
     placement: int = 0,
     step_s: float = 0.0,
     **settings: Any,
@@ -140,6 +141,7 @@ def torch_engine(
         drafter=drafter,
         prefix_caching=prefix_caching,
         journal=journal,
+        grammars=grammars,
     )
     return TorchEngine(**vars(built), plans=plans, step_s=step_s)
 

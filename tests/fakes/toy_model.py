@@ -90,6 +90,8 @@ class ToyModel:
         if not how.sampling.greedy:
             key = _mix1(_mix1(key ^ (how.sampling.seed or 0)) + how.choice * 1_000_003 + output)
         banned = set(how.stop_token_ids) if output < how.sampling.min_tokens else set()
+        if allowed is not None and banned.issuperset(np.flatnonzero(allowed).tolist()):
+            banned = set()  # a grammar that is complete ends it, however short it is
         for attempt in range(64 * self.vocab_size):
             token = _mix1(key + attempt) % self.vocab_size
             if token not in banned and (allowed is None or allowed[token]):

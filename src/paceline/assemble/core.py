@@ -20,10 +20,11 @@ from paceline.contracts.kv import KVLayout, plan_kv_groups
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.cost.linear import LinearStepCost
 from paceline.cost.memory import MemoryPlan
-from paceline.engine import EngineCore, KVManager, Scheduler, SchedulerSettings, WallClock
+from paceline.engine import EngineCore, Grammars, KVManager, Scheduler, SchedulerSettings, WallClock
 from paceline.engine.journal_file import begin_journal
 from paceline.phases import OnPhase, Phases
 from paceline.text import load_tokenizer
+from paceline.text.grammar import GrammarCompiler
 
 if TYPE_CHECKING:
     from paceline.runtime.executor import TorchExecutor
@@ -84,16 +85,17 @@ def build_core(
         model_revision=spec.revision,
     )
     cost = _step_cost(spec, device, dtype)
-    scheduler = Scheduler(
-        settings,
-        executor.caps,
-        kv,
-        cost,
-        token_bytes=token_bytes,
-        eos_token_ids=sorted(i for i in {*spec.eos_token_ids, *tokenizer.eos_token_ids} if 0 <= i < spec.vocab_size),
-    )
+    eos_token_ids = sorted(i for i in {*spec.eos_token_ids, *tokenizer.eos_token_ids} if 0 <= i < spec.vocab_size)
+    scheduler = Scheduler(settings, executor.caps, kv, cost, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
     journal = begin_journal(config.journal, scheduler, cost.prices)
-    core = EngineCore(scheduler, executor, WallClock(), journal, draw_seed=_seed_source(config.model.seed))
+    core = EngineCore(
+        scheduler,
+        executor,
+        WallClock(),
+        journal,
+        grammars=_grammars(tokenizer, spec.vocab_size, eos_token_ids),
+        draw_seed=_seed_source(config.model.seed),
+    )
     return Core(
         core=core,
         config=config,
@@ -117,6 +119,12 @@ def _bytes_for(tokenizer: TextTokenizer, spec: ModelSpec) -> list[bytes]:
     return known + [b""] * (spec.vocab_size - len(known))
 
 
+def _grammars(tokenizer: TextTokenizer, vocab_size: int, eos_token_ids: list[int]) -> Grammars:
+    """Nothing is loaded for them before the first request with a grammar."""
+    compiler = GrammarCompiler.of(tokenizer, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+    return Grammars(compiler, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+
+
 def probe(config: EngineConfig, kind: str, dtype: str) -> DeviceSpec:
     from paceline.runtime.device import probe_device, use_threads
     from paceline.runtime.host_allocator import give_back_large_blocks
@@ -129,10 +137,18 @@ def probe(config: EngineConfig, kind: str, dtype: str) -> DeviceSpec:
 
 def _load_weights(config: EngineConfig, files: hub.ModelFiles, spec: ModelSpec, kind: str, dtype: str) -> Worker:
     from paceline.runtime.device import DTYPES
+    from paceline.runtime.kernels.dispatch import choose
     from paceline.runtime.loader import open_weights
     from paceline.runtime.worker import Worker
 
     torch_dtype = DTYPES[dtype]
+    kept = files.kind == "gguf" and config.model.quantization == "auto"
+    if kept and choose("gguf_linear", kind, torch_dtype, config.numerics).name != "none":
+        from paceline.runtime.kernels.cpu.blocks import NativeBlocks
+        from paceline.runtime.quant.gguf import GgufBlocks
+
+        blocks = open_weights(files, spec, dtype=torch_dtype, keep_blocks=NativeBlocks.takes)
+        return Worker.load(spec, blocks, device=kind, dtype=torch_dtype, weight_method=GgufBlocks())
     weights = open_weights(files, spec, seed=config.model.seed, dtype=torch_dtype)
     return Worker.load(spec, weights, device=kind, dtype=torch_dtype, numerics=config.numerics)
 

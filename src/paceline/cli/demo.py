@@ -1,44 +1,115 @@
-"""`paceline demo`: a server on the embedded model, a real mixed load through the stock client, and what it measured."""
+"""`paceline demo`: what each step of a ladder of configurations brings on this machine, then the best one at work."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from paceline.cli.errors import INTERRUPTED
 from paceline.cli.options import EngineConfig, engine_options
 from paceline.errors import EngineError
+
+if TYPE_CHECKING:
+    from paceline.lab.experiment.results import ExperimentResult
+    from paceline.lab.workload import TargetSize
 
 QUESTION = "In two sentences: why does a library lend books for four weeks only?"
 
 
 @engine_options
 def demo(
-    report: Annotated[Path, typer.Option("--report", help="Folder of the report.")] = Path("out/demo"),
-    load_seed: Annotated[int, typer.Option("--load-seed", help="Seed of the load.")] = 1,
-    rate: Annotated[float, typer.Option("--rate", help="Calls per second (Poisson).")] = 1.0,
+    report: Annotated[Path, typer.Option("--report", help="Folder of the report; what it held is replaced.")] = Path(
+        "out/demo"
+    ),
+    ladder: Annotated[
+        bool, typer.Option("--ladder/--no-ladder", help="Climb it, or only show the server.")
+    ] = True,
+    load_seed: Annotated[int, typer.Option("--load-seed", help="Seed of the mixed calls.")] = 1,
+    rate: Annotated[float, typer.Option("--rate", help="Mixed calls per second (Poisson).")] = 1.0,
+    calls: Annotated[int, typer.Option("--calls", min=8, help="Mixed calls.")] = 24,
     *,
     config: EngineConfig,
 ) -> None:
-    """Start a server, send it 64 mixed calls (short, long, shared prefix, sampled, one cancelled), report, stop it."""
-    from paceline.cli.demo_drive import answer, drive, require_openai
+    """Measure a ladder of configurations within one SLO, then serve the best one to a stock client."""
+    from paceline.cli.demo_drive import require_openai
+    from paceline.cli.demo_server import shared_options
+
+    require_openai()
+    if report.exists():
+        shutil.rmtree(report)
+    report.mkdir(parents=True)
+    options = shared_options(config)
+    if ladder:
+        result = climb(options, report)
+        options = result.node(result.best).options if result.best else options
+    serve_it(options, report, seed=load_seed, rate=rate, num_calls=calls)
+    if ladder:
+        show(result, report)
+
+
+def climb(base: dict[str, Any], report: Path) -> ExperimentResult:
+    """Sizes the machine, writes the spec, runs it. Raises LabError where nothing could be measured."""
+    from paceline.cli.demo_ladder import ladder_spec
+    from paceline.cli.tune import Lines, stop_on_signals
+    from paceline.config.options import full_table
+    from paceline.lab.experiment import load_experiment, run_experiment
+
+    stop = stop_on_signals()
+    file = report / "ladder.toml"
+    file.write_text(ladder_spec(sized(base, report), base, file))
+    loaded = load_experiment(file)
+    assert isinstance(loaded.workload, dict), "the ladder's workload stands in its spec"
+    slo = loaded.workload["slo"]["default"]
+    say(f"targets, fixed before the run: TTFT {slo['ttft_s']:g} s, TPOT {1000 * slo['tpot_s']:.0f} ms (spec: {file})")
+    known = {name: option.group for name, option in full_table().items()}
+    result = run_experiment(
+        loaded, report / "ladder", known_groups=known, reporter=Lines(sys.stderr.isatty()), stop=stop
+    )
+    if stop.is_set():
+        raise typer.Exit(INTERRUPTED)
+    return result
+
+
+def sized(base: dict[str, Any], report: Path) -> TargetSize:
+    """How fast an unloaded server of this machine is."""
+    import asyncio
+
+    from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
+    from paceline.lab.load import probe
+
+    say(f"starting a server to see how fast this machine is (log: {report / 'sizing.log'})")
+    launch = Launch(argv=paceline_argv(base, ("--no-access-log",)), url="")
+    with OwnedServer(launch, report / "sizing.log") as server:
+        server.wait_ready()
+        size = measure_size(asyncio.run(probe(server.url)))
+    say(
+        f"unloaded: TTFT {1000 * size.ttft_s:.0f} ms for {size.ttft_tokens} tokens, TPOT {1000 * size.tpot_s:.1f} ms, "
+        f"{size.parallel:.1f} answers at once in the time of one"
+    )
+    return size
+
+
+def serve_it(options: dict[str, Any], report: Path, *, seed: int, rate: float, num_calls: int) -> None:
+    """A mixed load through the stock client, one streamed answer, a clean stop. Raises EngineError if it went wrong."""
+    from paceline.cli.demo_drive import answer, drive
     from paceline.cli.demo_load import demo_load
     from paceline.cli.demo_report import memory_lines, problems, render, summarise
     from paceline.cli.demo_server import demo_server
 
-    require_openai()
-    report.mkdir(parents=True, exist_ok=True)
-    print(f"starting a server for {config.model.model} (log: {report / 'server.log'})", flush=True)
-    with demo_server(config, report / "server.log") as server:
+    say(f"\nserving: {' '.join(f'{name}={value}' for name, value in options.items())}")
+    with demo_server(options, report / "server.log") as server:
         about = server.get("/v1/internal/config")
         model = server.get("/v1/models")["data"][0]["id"]
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in about["phases"].items())
         memory = memory_lines(about["ledger"])
         print("\n".join([f"ready at {server.url}: {phases}", "", *memory, ""]), flush=True)
-        jobs = demo_load(load_seed, rate)
-        print(f"sending {len(jobs)} calls at {rate:g} calls/s, every answer streamed ...", flush=True)
+        jobs = demo_load(seed, rate, num_calls)
+        print(f"sending {len(jobs)} calls at {rate:g} calls/s through the stock client, streamed ...", flush=True)
         timelines = drive(server.url, model, jobs)
         engine = server.get("/v1/internal/stats")["engine"]
         if engine is None:
@@ -48,13 +119,28 @@ def demo(
         print("\n".join([*lines, "", f"> {QUESTION}"]), flush=True)
         text = answer(server.url, model, QUESTION, max_tokens=64)
         status = server.stop()
-    print(f"\nthe server stopped with status {status}")
-    (report / "report.json").write_text(json.dumps({**summary, "load_phases_s": about["phases"]}, indent=2))
+    print(f"\nthe server stopped with status {status}", flush=True)
+    (report / "calls.json").write_text(json.dumps({**summary, "start_phases_s": about["phases"]}, indent=2))
     body = ["# paceline demo", "", "```text", *lines, "", *memory, "```", "", f"> {QUESTION}", "", text, ""]
-    (report / "report.md").write_text("\n".join(body))
-    print(f"report: {(report / 'report.md').resolve()}")
+    (report / "calls.md").write_text("\n".join(body))
     wrong = [*problems(summary), *([] if text else ["the answer was empty"])]
     if status:
         wrong.append(f"the server ended with status {status}")
     if wrong:
         raise EngineError("the demo did not work", seen="; ".join(wrong), fix=f"see {report / 'server.log'}")
+
+
+def show(result: ExperimentResult, report: Path) -> None:
+    """The verdict comes last: it is what the reader is left with."""
+    from paceline.lab.report import render_report
+    from paceline.lab.report.summary import experiment_summary, print_summary
+
+    page = render_report(report / "ladder")
+    print(flush=True)
+    print_summary(experiment_summary(result, page.resolve()))
+    if result.serve_command:
+        print(f"serve the best: {result.serve_command}")
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -72,13 +72,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     cancel_after: int | None = None  # tokens
 
 
-def demo_load(seed: int = 1, rate: float = 1.0) -> list[Job]:
-    """64 calls, in order of arrival: a Poisson process of `rate` calls a second."""
+SHARES: dict[Kind, float] = {"shared prefix": 0.38, "short": 0.35, "long": 0.12, "sampled": 0.1, "two choices": 0.05}
+
+
+def demo_load(seed: int = 1, rate: float = 1.0, num_calls: int = 64) -> list[Job]:
+    """`num_calls` calls, at least 8, in order of arrival: a Poisson process of `rate` calls a second. One is cancelled;
+    there is one of every other kind at least."""
     rng = random.Random(seed)
-    counts: dict[Kind, int] = {"shared prefix": 24, "short": 22, "long": 8, "sampled": 6, "two choices": 3}
+    counts = {kind: max(1, round(share * (num_calls - 1))) for kind, share in SHARES.items()}
+    counts["shared prefix"] += num_calls - 1 - sum(counts.values())
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
     rng.shuffle(kinds)
-    kinds.insert(8, "cancelled")
+    kinds.insert(min(8, num_calls // 2), "cancelled")
     at_s, jobs = 0.0, []
     for kind in kinds:
         at_s += rng.expovariate(rate)

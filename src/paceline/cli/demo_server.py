@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.config import EngineConfig, option_table
 from paceline.errors import EngineError
+from paceline.lab.experiment.process import paceline_argv
 
 _STOP_S = 60.0
 _PAUSE_S = 0.1
@@ -49,10 +50,10 @@ class DemoServer:
 
 
 @contextmanager
-def demo_server(config: EngineConfig, log: Path) -> Iterator[DemoServer]:
+def demo_server(options: Mapping[str, Any], log: Path) -> Iterator[DemoServer]:
     """A ready server on a free port of this machine. It is ended in any case, SIGTERM to this process included."""
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    argv = [sys.executable, "-m", "paceline.cli.main", "serve", "--port", "0", "--no-access-log", *flags_of(config)]
+    argv = paceline_argv(options, ("--no-access-log",))
     with log.open("wb") as sink:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
     server = DemoServer(process, log)
@@ -69,19 +70,15 @@ def demo_server(config: EngineConfig, log: Path) -> Iterator[DemoServer]:
                 process.wait()
 
 
-def flags_of(config: EngineConfig) -> list[str]:
-    """The command line that gives this configuration again."""
-    flags = []
+def shared_options(config: EngineConfig) -> dict[str, Any]:
+    """Option -> value, those that differ from the defaults."""
+    found = {}
     for option in option_table().values():
         holder: Any = getattr(config, option.section) if option.section else config
         value = getattr(holder, option.name)
-        if value == option.default:
-            continue
-        if isinstance(value, bool):
-            flags.append(option.flag if value else f"--no-{option.flag[2:]}")
-        else:
-            flags += [option.flag, str(value)]
-    return flags
+        if value != option.default:
+            found[option.name] = value
+    return found
 
 
 def _wait_ready(server: DemoServer) -> None:

@@ -5,7 +5,23 @@ from __future__ import annotations
 import typer
 
 import paceline
-from paceline.cli import bench_step, chat, demo, doctor, generate, models, replay, serve
+from paceline.cli import (
+    bench,
+    bench_step,
+    chat,
+    demo,
+    doctor,
+    gate,
+    generate,
+    mock,
+    models,
+    quality,
+    replay,
+    report,
+    serve,
+    soak,
+    tune,
+)
 from paceline.config import prepare_process
 
 app = typer.Typer(
@@ -31,6 +47,13 @@ app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.command("bench-step")(bench_step.bench_step)
 app.command("replay")(replay.replay)
+app.add_typer(bench.app, name="bench", help="Measure a server under load: goodput, TTFT, TPOT, with intervals.")
+app.command("tune")(tune.tune)
+app.add_typer(quality.app, name="quality", help="Score a server's answers, or compare two scored servers.")
+app.add_typer(gate.app, name="gate", help="Judge stored runs; probe caches across tenants. Exit codes for CI.")
+app.command("soak")(soak.soak)
+app.command("report")(report.report)
+app.command("mock")(mock.mock)
 app.command("demo")(demo.demo)
 
 

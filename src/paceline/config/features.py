@@ -45,6 +45,7 @@ FEATURES: tuple[Feature, ...] = (
         available=False,
         why_not=f"KV tiers are {NOT_YET}",
     ),
+    Feature(name="grammar"),  # asked for by a request, not by the configuration
     # KV cache
     Feature(name="kv_groups"),  # sliding and full layers in one pool of blocks
     Feature(name="kv_dtype:compute"),
@@ -112,12 +113,10 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="lora", available=False, why_not=f"adapters are {NOT_YET}"),
     Feature(name="cuda_graphs", available=False, why_not=f"captured graphs are {NOT_YET}; steps run eager"),
     Feature(name="compile", available=False, why_not=f"compiled models are {NOT_YET}; steps run eager"),
-    Feature(name="grammar", available=False, why_not=f"structured output is {NOT_YET}"),
     Feature(name="multimodal", available=False, why_not=f"models with images or sound are {NOT_YET}"),
 )
 
 NOT_YET_OPTIONS: dict[str, str] = {
-    "quantization": "load a GGUF file, or full-precision weights",
     "tensor_parallel_size": "leave it out: one process computes the model",
     "pipeline_parallel_size": "leave it out: one process computes the model",
     "data_parallel_size": "start several engines",

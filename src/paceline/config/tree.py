@@ -77,6 +77,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "float32", "bfloat16", "float16"],
         option("Compute type. auto: bfloat16 where the device has instructions for it, else float32.", "baseline"),
     ] = "auto"
+    quantization: Annotated[
+        Literal["auto", "none"],
+        option(
+            "Weights of a quantised file. auto: kept as stored where a kernel multiplies them so (same results, less "
+            "memory to read), else floats. none: always floats.",
+            "quantisation",
+        ),
+    ] = "auto"
     seed: Annotated[int, option("Seed of dummy weights and of requests that bring none.", "baseline", ge=0)] = 0
     max_model_len: Annotated[
         int | None,

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     # finish
     STOP_TOKEN = "stop_token"
     STOP_STRING = "stop_string"
+    GRAMMAR_END = "grammar_end"  # its grammar is complete: nothing could follow
     LENGTH = "length"
     ABORTED = "aborted"
     DEADLINE = "deadline"

@@ -52,6 +52,7 @@ class ExecutorCaps(msgspec.Struct, frozen=True, kw_only=True):
     rewindable: bool = True  # rejected drafts leave no trace in the state
     batch_invariant: bool = False
     needs_token_ids: bool = True  # False: runs trace prompts too
+    masks: bool = False  # draws only what the masks of SampleInputs allow; else requests with a grammar are refused
 
 
 class Executor(Protocol):
@@ -101,18 +102,51 @@ class Drafter(Protocol):
 
 
 class Grammar(Protocol):
-    """Which tokens are legal next. No torch: masks are numpy uint32 words, bit set = allowed."""
+    """Which tokens are legal next in one text. No torch: masks are numpy uint32 words, bit set = allowed.
 
-    def accept(self, token_id: int) -> bool: ...
+    Not for several threads at once. What a grammar's own limits do not allow (a state that takes too much to work out)
+    shows in `error`; from then on nothing it says means anything.
+    """
 
-    def rollback(self, num_tokens: int) -> None: ...
+    def accept(self, token_id: int) -> bool:
+        """Go on by one token. False: it is not legal here, and nothing has changed."""
+        ...
 
-    def fill_mask(self, words: np.ndarray) -> None: ...
+    def rollback(self, num_tokens: int) -> None:
+        """Take the last `num_tokens` accepted tokens back."""
+        ...
 
-    def clone(self) -> Grammar: ...
+    def fill_mask(self, words: np.ndarray) -> None:
+        """Overwrite `words`, [ceil(vocab / 32)] uint32. Ids that end a sequence are allowed where `accepting`."""
+        ...
+
+    def clone(self) -> Grammar:
+        """Another text in the same state."""
+        ...
 
     @property
-    def done(self) -> bool: ...
+    def accepting(self) -> bool:
+        """The text so far is whole: it may end here."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """The text so far is whole and nothing can follow."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """Why it is of no use any more; empty while it is."""
+        ...
+
+
+class GrammarFactory(Protocol):
+    """Grammars for one tokenizer. May be called from any thread."""
+
+    def compile(self, grammar: bytes) -> Grammar:
+        """A fresh grammar from `Request.grammar`, at the beginning of a text. Raises RequestError (param `grammar`)
+        when it is wrong, or asks for more than the limits allow."""
+        ...
 
 
 class Tokenizer(Protocol):
@@ -162,6 +196,11 @@ class EngineClient(Protocol):
     def submit_all(self, requests: Sequence[Request]) -> None:
         """Take all of them in (the choices of one call, say), in order, or raise what the first that is refused raises;
         then none is taken in and nothing else changes. One round trip."""
+        ...
+
+    def prepare_grammar(self, grammar: bytes) -> bool:
+        """Get a grammar ready for `submit`. True: it is. False: it is being compiled; ask again soon. Raises
+        RequestError when it is wrong. Without this call `submit` itself waits for the compilation."""
         ...
 
     def abort(self, request_id: int) -> None:

@@ -298,7 +298,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: bytes = b""
     persist: PersistClass = "any"
     stop_strings: tuple[bytes, ...] = ()  # sampling.stop as UTF-8
-    grammar: bytes | None = None
+    grammar: bytes | None = None  # what the output must look like: a value of text.grammar, opaque to the engine
 
     @property
     def num_prompt(self) -> int:

@@ -121,6 +121,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: dict[int, tuple[TokenLogprob, ...]] = msgspec.field(default_factory=dict)  # row -> one per token
     prompt_logprobs: dict[int, tuple[TokenLogprob, ...]] = msgspec.field(default_factory=dict)  # row -> chunk positions
     faults: tuple[RowFault, ...] = ()
+    # row -> how many of its tokens, the last of which completes its grammar; added by the engine: it has the grammars
+    grammar_ends: dict[int, int] = msgspec.field(default_factory=dict)
     transfers_done: tuple[int, ...] = ()  # ids of finished transfers, whose blocks are no longer pinned
     device_ms: float = 0.0
 

@@ -16,6 +16,7 @@ from paceline.engine.child_client import ChildClient
 from paceline.engine.client import InProcessClient
 from paceline.engine.clock import WallClock
 from paceline.engine.decisions import DecisionRing
+from paceline.engine.grammars import Grammars
 from paceline.engine.journal import StepJournal, replay
 from paceline.engine.journal_file import begin_journal, read_journal, replay_file
 from paceline.engine.kv_manager import KVManager
@@ -27,6 +28,7 @@ __all__ = [
     "ChildClient",
     "DecisionRing",
     "EngineCore",
+    "Grammars",
     "InProcessClient",
     "KVManager",
     "Scheduler",

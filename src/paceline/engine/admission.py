@@ -88,8 +88,10 @@ class Admission:
                     expected=f"0 to {vocab_size - 1}",
                 )
         sampling.check_vocabulary(vocab_size)
-        if request.grammar is not None:
-            raise RequestError("grammars are not supported by this engine", param="grammar", fix="leave it out")
+        if request.grammar is not None and not self._caps.masks:
+            raise RequestError(
+                "this executor draws tokens without looking at a grammar", param="grammar", fix="leave it out"
+            )
         try:
             request.tenant.encode()
         except (AttributeError, UnicodeEncodeError):  # keys of cached blocks hash it

@@ -65,12 +65,13 @@ class Applier:
             state.planned -= rejected
             if proposed is not None:
                 state.drafts = proposed.tolist()
-            if got == 1 and state.rules.matcher is None and not rejected and not state.wants_logprobs:
+            simple = state.rules.matcher is None and not (state.wants_logprobs or state.has_grammar)
+            if got == 1 and simple and not rejected:
                 self._one_token(state, tokens[begin], flight.counts[index], now)
                 continue
             if rejected:
                 self._waste(state, rejected)
-            self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), now)
+            self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), result.grammar_ends.get(row, 0), now)
         life.step_done(flight.step, now)
 
     def _waste(self, state: RequestState, count: int) -> None:
@@ -78,7 +79,7 @@ class Applier:
         self._life.wasted_tokens += count
 
     def _one_token(self, state: RequestState, token: int, count: int, now: float) -> None:
-        """The hot path of `_accept`: one token, no stop strings, no logprobs."""
+        """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar."""
         rules = state.rules
         output = state.output
         index = len(output)
@@ -95,8 +96,16 @@ class Applier:
                 return
         self._life.emit(state, [token], None, now)
 
-    def _accept(self, state: RequestState, tokens: list[int], logprobs: tuple[TokenLogprob, ...], now: float) -> None:
-        """Append accepted drafts and the draw, up to the first that ends the request."""
+    def _accept(
+        self,
+        state: RequestState,
+        tokens: list[int],
+        logprobs: tuple[TokenLogprob, ...],
+        grammar_end: int,
+        now: float,
+    ) -> None:
+        """Append accepted drafts and the draw, up to the first that ends the request. Its grammar is complete with
+        token number `grammar_end`, counted from 1; 0: with none of them."""
         rules = state.rules
         finish: FinishReason | None = None
         taken = 0
@@ -106,7 +115,7 @@ class Applier:
             state.output.append(token)
             state.known += 1
             taken += 1
-            finish = rules.check(token, logprob, index, state.known)
+            finish = rules.check(token, logprob, index, state.known, complete=taken == grammar_end)
             if finish is not None:
                 break
         past = len(tokens) - taken
@@ -132,10 +141,13 @@ class Applier:
     def _end(
         self, state: RequestState, finish: FinishReason, ids: list[int], logprobs: list[TokenLogprob] | None, now: float
     ) -> None:
+        stop = state.rules.stop_reason
         if finish is FinishReason.LENGTH:
             reason = Reason.LENGTH
+        elif stop is None:
+            reason = Reason.GRAMMAR_END
         else:
-            reason = Reason.STOP_STRING if isinstance(state.rules.stop_reason, str) else Reason.STOP_TOKEN
+            reason = Reason.STOP_STRING if isinstance(stop, str) else Reason.STOP_TOKEN
         self._life.finish(state, finish, reason, now, token_ids=ids, logprobs=logprobs)
 
     def _commit(self, state: RequestState, now: float) -> None:

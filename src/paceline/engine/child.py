@@ -32,6 +32,7 @@ from paceline.engine.wire import (
     Failed,
     Outputs,
     Phase,
+    PrepareGrammar,
     Ready,
     Reply,
     ResetCache,
@@ -174,6 +175,8 @@ class _Server(threading.Thread):
         core = self._core
         if isinstance(call, Submit):
             core.submit_all(call.requests)
+        elif isinstance(call, PrepareGrammar):
+            return encode(core.prepare_grammar(call.grammar))
         elif isinstance(call, Abort):
             core.abort_all(call.request_ids)
         elif isinstance(call, AskStats):

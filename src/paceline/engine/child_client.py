@@ -23,6 +23,7 @@ from paceline.engine.wire import (
     Failed,
     Outputs,
     Phase,
+    PrepareGrammar,
     Ready,
     Reply,
     ResetCache,
@@ -125,6 +126,9 @@ class ChildClient:
                 del self._open[request_id]
             if left:
                 raise self._dead
+
+    def prepare_grammar(self, grammar: bytes) -> bool:
+        return decode(self._call(encode(PrepareGrammar(grammar=grammar))), bool)
 
     def abort(self, request_id: int) -> None:
         self.abort_all((request_id,))

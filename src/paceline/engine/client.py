@@ -57,6 +57,9 @@ class InProcessClient:
         self._core.submit_all(requests)
         self._notify()
 
+    def prepare_grammar(self, grammar: bytes) -> bool:
+        return self._core.prepare_grammar(grammar)
+
     def abort(self, request_id: int) -> None:
         self.abort_all((request_id,))
 

@@ -25,14 +25,13 @@ from paceline.contracts.decision import Decision
 from paceline.contracts.kv import KVEvents
 from paceline.contracts.ports import Clock, EngineStats, Executor, Handle
 from paceline.contracts.request import FinishReason, Request, RequestOutput
-from paceline.contracts.step import SampleInputs, StepPlan
+from paceline.contracts.step import StepPlan
+from paceline.engine.grammars import Grammars
 from paceline.engine.journal import Aborted, Applied, CacheReset, Planned, StepJournal, Submitted
 from paceline.errors import EngineError, PacelineError, RequestError
 
 if TYPE_CHECKING:
     from paceline.engine.scheduler import Scheduler
-
-MaskSource = Callable[[StepPlan], SampleInputs | None]
 
 
 def _system_seed() -> int:
@@ -43,8 +42,8 @@ class EngineCore:
     """Scheduler and executor in step. After an executor or scheduler failure, and after `close`, every open request has
     ended with an error, `healthy` is false and nothing new is taken in.
 
-    `masks` computes what the draw needs from the host (grammars) while the forward pass runs; `draw_seed` gives seeds
-    to requests without one. `lock_limit_s`: how long other threads wait for the host part of a step.
+    `grammars` works out masks while the forward pass runs; without it requests with a grammar are refused. `draw_seed`
+    gives seeds to requests without one. `lock_limit_s`: how long other threads wait for the host part of a step.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class EngineCore:
         clock: Clock,
         journal: StepJournal | None = None,
         *,
-        masks: MaskSource | None = None,
+        grammars: Grammars | None = None,
         draw_seed: Callable[[], int] = _system_seed,
         lock_limit_s: float = 5.0,
     ) -> None:
@@ -62,7 +61,7 @@ class EngineCore:
         self.executor = executor
         self.clock = clock
         self.journal = journal
-        self._masks = masks
+        self._grammars = grammars if grammars is not None else Grammars(None, vocab_size=0, eos_token_ids=())
         self._draw_seed = draw_seed
         self._depth = executor.caps.max_in_flight
         self._in_flight: deque[tuple[StepPlan, Handle]] = deque()
@@ -87,7 +86,10 @@ class EngineCore:
         self.submit_all((request,))
 
     def submit_all(self, requests: Sequence[Request]) -> None:
-        """Take all of them in, in order, or raise what the first that is refused raises; nothing else changes then."""
+        """Take all of them in, in order, or raise what the first that is refused raises; nothing else changes then.
+        Waits, without the lock, for grammars that are not compiled yet."""
+        compiled = self._grammars.cache.compiled
+        grammars = {r.request_id: compiled(r.grammar) for r in requests if r.grammar is not None}
         with self._outside():
             self._require_alive()
             if self._draining:
@@ -97,10 +99,16 @@ class EngineCore:
             now = self.clock.now()
             self.scheduler.add_all(seeded, now)
             self._open.update(seeds)
+            for request_id, grammar in grammars.items():
+                self._grammars.rows.open(request_id, grammar)
             self._idle = False
             if self.journal is not None:
                 for request in seeded:
                     self.journal.record(Submitted(now=now, request=request))
+
+    def prepare_grammar(self, grammar: bytes) -> bool:
+        """True when it is compiled, False as long as it is being compiled. Raises RequestError when it is wrong."""
+        return self._grammars.cache.prepare(grammar)
 
     def _with_seed(self, request: Request, seeds: dict[int, int]) -> Request:
         """The request with its seed resolved, which is noted in `seeds`, those of the same call."""
@@ -193,9 +201,10 @@ class EngineCore:
             planned_at = self.clock.now()
         keep = self._depth - 1
         if not plan.is_empty:
+            self._grammars.rows.begin(plan)  # masks are worked out while the forward pass runs
             handle = self.executor.submit(plan)
             self._in_flight.append((plan, handle))
-            self.executor.sample(handle, self._masks(plan) if self._masks is not None else None)
+            self.executor.sample(handle, self._grammars.rows.inputs(plan))
         elif self._in_flight:
             keep = len(self._in_flight) - 1  # nothing to add: move on by one
         host_s = planned_at - now
@@ -209,6 +218,7 @@ class EngineCore:
         plan, handle = self._in_flight[0]
         result = self.executor.poll(handle, block=True)
         assert result is not None, "a blocking poll returns a result"
+        result = self._grammars.rows.advance(result)
         with self._lock:
             now = self.clock.now()
             self._in_flight.popleft()
@@ -226,6 +236,7 @@ class EngineCore:
             for output in outputs:
                 if output.finish is not None:
                     self._open.pop(output.request_id, None)
+                    self._grammars.rows.close_request(output.request_id)
             return outputs
 
     def _fail(self, cause: BaseException) -> None:
@@ -370,6 +381,7 @@ class EngineCore:
             self._end(EngineError("the engine is closed"))
             self._in_flight.clear()
             self.executor.close()
+            self._grammars.close()
             if self.journal is not None:
                 self.journal.close()
 

@@ -81,7 +81,7 @@ class PlanBuilder:
             ahead = state.known + pending
             if ahead - planned > 1:
                 started.append(state)
-            elif pending and (not feedback or ahead >= state.limit):
+            elif pending and (not feedback or ahead >= state.limit or state.has_grammar):
                 continue  # the host must see the draw in flight first, or that draw is its last
             elif planned < state.capacity or make_room(selection, state, planned + 1, now):
                 decodes.append(state)
@@ -155,4 +155,5 @@ class PlanBuilder:
             num_prompt=state.num_prompt,
             sampling=request.sampling,
             stop_token_ids=self._admission.stop_token_ids(request),
+            grammar=state.has_grammar,
         )

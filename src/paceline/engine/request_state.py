@@ -77,6 +77,7 @@ class RequestState:
         "epoch",
         "frontier",
         "has_followers",
+        "has_grammar",
         "hold_bytes",
         "keys",
         "keys_known",
@@ -166,6 +167,7 @@ class RequestState:
         wants = request.sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if wants else None
         self.prompt_logprobs_done = not wants  # handed out, or never asked for
+        self.has_grammar = request.grammar is not None  # its cursor belongs to the residency: see row_grammars
         self.wants_logprobs = request.sampling.logprobs is not None
         self.hold_bytes = 0
 

@@ -207,9 +207,10 @@ def _begins_before(token: _Held, at: int) -> bool:
 class StopRules:
     """All the rules of one request. `check` is asked once per accepted token, in order, until it names an end.
 
-    Rules in order: stop ids (end of sequence among them), stop strings, the limit on known tokens. The first two never
-    end it with an output token of index below `min_tokens`; a stop string completed by such a token is forgotten, and
-    matching starts anew behind it.
+    Rules in order: stop ids (end of sequence among them), stop strings, a grammar that is complete, the limit on known
+    tokens. The first two never end it with an output token of index below `min_tokens`; a stop string completed by such
+    a token is forgotten, and matching starts anew behind it. A complete grammar ends it in any case: nothing can
+    follow.
     """
 
     __slots__ = ("cut_bytes", "limit", "matcher", "min_tokens", "stop_ids", "stop_reason", "stop_text_bytes")
@@ -231,11 +232,14 @@ class StopRules:
         self.stop_reason: int | str | None = None
         self.cut_bytes = 0
 
-    def check(self, token: int, logprob: TokenLogprob | None, index: int, known: int) -> FinishReason | None:
-        """Does the request end with `token`, output token `index`, after which `known` tokens are known?"""
+    def check(
+        self, token: int, logprob: TokenLogprob | None, index: int, known: int, *, complete: bool = False
+    ) -> FinishReason | None:
+        """Does the request end with `token`, output token `index`, after which `known` tokens are known? `complete`:
+        its grammar does."""
         may_stop = index >= self.min_tokens
         matcher = self.matcher
-        if may_stop and token in self.stop_ids:
+        if (may_stop or complete) and token in self.stop_ids:
             self.stop_reason = token
             if matcher is not None:
                 matcher.push_stop_id(token, logprob)
@@ -247,5 +251,7 @@ class StopRules:
             assert matcher.found is not None
             self.stop_reason = matcher.found.decode("utf-8", "replace")
             self.cut_bytes = matcher.cut_bytes
+            return FinishReason.STOP
+        if complete:
             return FinishReason.STOP
         return FinishReason.LENGTH if known >= self.limit else None

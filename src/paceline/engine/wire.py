@@ -63,6 +63,10 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     requests: list[Request]
 
 
+class PrepareGrammar(msgspec.Struct, frozen=True, kw_only=True, tag="prepare_grammar"):
+    grammar: bytes
+
+
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     request_ids: list[int]
 
@@ -91,7 +95,9 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     pass
 
 
-Call: TypeAlias = Submit | Abort | AskStats | AskDecisions | ResetCache | TakeEvents | StopIntake | Shutdown
+Call: TypeAlias = (
+    Submit | PrepareGrammar | Abort | AskStats | AskDecisions | ResetCache | TakeEvents | StopIntake | Shutdown
+)
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):

@@ -57,6 +57,7 @@ class TorchExecutor:
             max_in_flight=1,
             spec_kinds=("host",),
             batch_invariant=batch_invariant,
+            masks=True,
         )
 
     def submit(self, plan: StepPlan) -> StepHandle:

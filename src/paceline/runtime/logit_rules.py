@@ -5,8 +5,8 @@ number of different tokens seen and not the vocabulary. Draft tokens are pushed 
 popped again.
 
     bias          logit += logit_bias[id]
-    min_tokens    ids that would stop the request = -inf while its output is shorter
-    mask          ids a grammar forbids = -inf (`apply_masks`)
+    min_tokens    ids that would stop the request = -inf while its output is shorter (unless a grammar allows no other)
+    mask          ids a grammar forbids = -inf
     repetition    ids of prompt or output: positive logits are divided by the penalty, others multiplied (Keskar 2019)
     frequency     logit -= penalty * times in the output
     presence      logit -= penalty for ids of the output
@@ -100,7 +100,7 @@ class RowRules:
         """Change logits [V] of output `position`, the output being followed by `drafts`; `mask` [V], true = allowed."""
         if len(self.bias):
             logits.index_add_(0, self.bias_ids, self.bias)
-        if position < self.min_tokens:
+        if position < self.min_tokens and (mask is None or self._leaves_any(mask)):
             logits.index_fill_(0, self.stop_ids, -math.inf)
         if mask is not None:
             logits.masked_fill_(~mask, -math.inf)
@@ -109,6 +109,10 @@ class RowRules:
             self.push(drafts)
             self._penalise(logits, self.counts)
             self.counts.truncate(drafts, size)
+
+    def _leaves_any(self, mask: torch.Tensor) -> bool:
+        """Does a grammar allow any id besides those that stop? If not, it is complete, however short the output is."""
+        return bool(mask.sum() > mask[self.stop_ids].sum())
 
     def _penalise(self, logits: torch.Tensor, seen: TokenCounts) -> None:
         ids = torch.from_numpy(seen.ids[: len(seen)].copy()).to(self.device)

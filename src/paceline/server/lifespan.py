@@ -25,6 +25,7 @@ import paceline
 from paceline.config.server import ServerConfig
 from paceline.errors import ConfigError
 from paceline.server.app import build_app, limit, wrap
+from paceline.server.grammars import GrammarDesk
 from paceline.server.health import Gate
 from paceline.server.limits import guarded_protocol
 from paceline.server.session import EngineSession
@@ -93,6 +94,7 @@ class ServerProcess:
         self._session = EngineSession()
         self._gate = Gate(self._session, show_page=not settings.disable_page)
         self._live: LiveFeed | None = None
+        self._grammars: GrammarDesk | None = None
         self._supervisor = Supervisor(
             self._session,
             self._launch.spawn,
@@ -129,6 +131,7 @@ class ServerProcess:
         await self._session.first_engine()
         info = self._session.info
         pipeline = TextPipeline(tokenizer, template, max_model_len=info["max_model_len"])
+        self._grammars = GrammarDesk.of(tokenizer)
         state = self._build_state(pipeline, {"server: tokenizer": text_s})
         self._log.on_response = state.metrics.on_response
         self._gate.open(limit(build_app(state), self._settings))
@@ -165,6 +168,7 @@ class ServerProcess:
             ),
             model=model,
             live=self._live,
+            grammars=self._grammars,
             report={"options": options, **report},
         )
 
@@ -205,6 +209,8 @@ class ServerProcess:
             await serving
         await self._supervisor.close()
         self._session.end_threads()
+        if self._grammars is not None:
+            self._grammars.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

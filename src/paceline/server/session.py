@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from paceline.contracts.decision import Decision
 from paceline.contracts.ports import EngineClient, EngineStats
 from paceline.contracts.request import FinishReason, Request, RequestOutput
-from paceline.errors import EngineDeadError, EngineError
+from paceline.errors import EngineDeadError, EngineError, RequestError
 
 T = TypeVar("T")
 OnFinish = Callable[[RequestOutput], None]
@@ -186,6 +186,18 @@ class EngineSession:
             self._forget(streams)
             raise
         return streams
+
+    async def prepare_grammar(self, grammar: bytes, *, within_s: float) -> None:
+        """Returns when the engine has compiled it, which never keeps other calls waiting. Raises RequestError when it
+        is wrong or takes longer than `within_s`."""
+        end, pause_s = self._loop.time() + within_s, 0.002
+        while not await self._ask(lambda client: client.prepare_grammar(grammar)):
+            if self._loop.time() > end:
+                raise RequestError(
+                    "the grammar is not compiled yet", param="grammar", seen=f"after {within_s:g} s", fix="try again"
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(0.05, 2 * pause_s)
 
     async def stats(self) -> EngineStats:
         """A look at the engine between steps. Raises EngineError when there is none."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from paceline.config.server import ServerConfig
+    from paceline.server.grammars import GrammarDesk
     from paceline.server.session import EngineSession
     from paceline.server.telemetry.live import LiveFeed
     from paceline.server.telemetry.metrics import ServerMetrics
@@ -43,6 +44,7 @@ class ServerState:
     metrics: ServerMetrics
     model: ModelCard
     live: LiveFeed
+    grammars: GrammarDesk | None = None  # None: grammars go to the engine untried
     calls: RecentCalls = field(default_factory=RecentCalls)  # ids of responses, for "why did this request wait"
     report: dict[str, Any] = field(default_factory=dict)  # the resolved configuration, for operators; holds no secret
 

@@ -285,3 +285,18 @@ def test_shape_counts_positions_draws_and_context() -> None:
     shape = executor.shape(plan)
     assert (shape.num_tokens, shape.num_rows, shape.num_sampled, shape.context_tokens) == (8, 2, 3, 4)
     assert shape.attention_pairs == (5 + 6 + 7) + (1 + 2 + 3 + 4 + 5)
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [([7], 7), ([7, 9], 9)])
+def test_a_minimum_does_not_forbid_the_only_end_a_grammar_allows(allowed: list[int], expected: int) -> None:
+    sampling = SamplingParams(seed=4, temperature=0.0, min_tokens=5)
+    plan = make_plan(
+        1,
+        [(0, 0, 1, True)],
+        admits=[make_admit(0, [5], sampling=sampling, grammar=True, stop_token_ids=(7,))],
+        blocks=[(0, 0, 0, 1)],
+    )
+    masks = SampleInputs(mask_row=np.zeros(1, dtype=np.int32), masks=mask_words(48, allowed)[None])
+    result = run_plan(history_executor(), plan, masks)
+    assert result.tokens.tolist() == [expected]
+    assert not result.faults

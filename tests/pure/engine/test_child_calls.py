@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.fakes.builders import VOCAB, collect, make_request, reference, scripted_engine
+from tests.fakes.builders import EOS, VOCAB, collect, make_request, reference, scripted_engine
+from tests.fakes.byte_tokenizer import letter_bytes
 from tests.fakes.toy_model import ToyModel
+from tests.fakes.word_grammar import WordGrammar
 from tests.pure.engine.children import child, pull
 
 from paceline.contracts.kv import CacheCleared
@@ -22,6 +24,31 @@ from paceline.contracts.request import Request, expand_choices
 from paceline.engine.child_client import ChildClient
 from paceline.engine.client import InProcessClient
 from paceline.errors import EngineDeadError, EngineError, RequestError
+
+
+def test_a_grammar_is_prepared_and_followed_in_the_child() -> None:
+    with child() as client:
+
+        def prepare(data: bytes) -> None:
+            end = time.monotonic() + 20
+            while not client.prepare_grammar(data):
+                assert time.monotonic() < end
+
+        def submit(data: bytes) -> None:
+            client.submit(make_request(3, [1], 2, grammar=data))
+
+        twice, three = WordGrammar((b"abcd",), 2, 2).spec, WordGrammar((b"a",), 3, 3).spec
+        prepare(twice)
+        client.submit(make_request(1, [1, 2, 3], 20, grammar=twice))
+        client.submit(make_request(2, [1, 2, 3], 20, temperature=1.0, seed=1, grammar=three))
+        found = collect(pull(client, 2))
+        token_bytes = letter_bytes(VOCAB, (EOS,))
+        texts = [b"".join(token_bytes[token] for token in found[i].token_ids) for i in (1, 2)]
+        assert texts == [b"abcdabcd", b"aaa"]
+        for ask in (prepare, submit):
+            with pytest.raises(RequestError) as caught:
+                ask(b"{}")
+            assert caught.value.param == "grammar"
 
 
 def free_run(request_id: int, max_tokens: int = 4) -> Request:

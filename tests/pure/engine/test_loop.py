@@ -4,7 +4,6 @@ import gc
 import threading
 import weakref
 
-import numpy as np
 import pytest
 from tests.fakes.builders import VOCAB, Built, collect, make_request, reference, scripted_engine
 from tests.fakes.remote_executor import RemoteExecutor
@@ -193,24 +192,6 @@ def test_a_refused_request_changes_nothing() -> None:
     assert not built.core.has_work
     assert built.core.idle_s() is None
     assert built.run(make_request(0, [1, 2]))[0].reason is not None
-
-
-def test_masks_reach_the_draw_after_the_submission() -> None:
-    """Only even tokens are legal in the rows of step 2 and later. (Requests with a grammar are not taken in yet.)"""
-    words = np.zeros((1, (VOCAB + 31) // 32), dtype=np.uint32)
-    for token in range(0, VOCAB, 2):
-        words[0, token // 32] |= np.uint32(1 << token % 32)
-
-    def masks(plan: StepPlan) -> SampleInputs | None:
-        rows = plan.row[plan.sample > 0]
-        return SampleInputs(mask_row=rows, masks=np.repeat(words, len(rows), axis=0)) if plan.step >= 2 else None
-
-    request = make_request(0, [1, 2, 3], 14, sampling={"ignore_eos": True})
-    tokens = scripted_engine(masks=masks).run(request)[0].token_ids
-    free = reference(request, 14, ToyModel(VOCAB))
-    assert tokens[:2] == free[:2]
-    assert all(token % 2 == 0 for token in tokens[2:])
-    assert any(token % 2 for token in free[2:])
 
 
 def test_the_timeline_says_when_tokens_were_there_not_when_they_were_planned() -> None:

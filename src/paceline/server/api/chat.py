@@ -39,6 +39,7 @@ async def create_chat_completion(request: Request, tenant: Annotated[Tenant, Dep
         body=body,
         prompts=[ids],
         sampling=sampling,
+        grammar=body.structured_output(),
         arrival=arrival,
         request_id=f"chatcmpl-{request_id_of(request, body.request_id)}",
         prompt_param="messages",

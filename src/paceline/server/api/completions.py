@@ -42,6 +42,7 @@ async def create_completion(request: Request, tenant: Annotated[Tenant, Depends(
         body=body,
         prompts=prompts,
         sampling=sampling,
+        grammar=body.structured_output(),
         default_max_tokens=DEFAULT_MAX_TOKENS,
         arrival=arrival,
         request_id=f"cmpl-{request_id_of(request, body.request_id)}",

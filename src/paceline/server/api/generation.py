@@ -33,10 +33,12 @@ from paceline.server.errors import (
     ShedError,
     retry_after,
 )
+from paceline.server.grammars import prepare_grammar
 from paceline.text.tokenizer import utf8
 
 if TYPE_CHECKING:
     from paceline.server.api.protocol.sampling import GenerationRequest
+    from paceline.server.api.protocol.structured import StructuredOutput
     from paceline.server.session import OutputStream
     from paceline.server.state import ServerState
     from paceline.server.tenancy.classes import Terms
@@ -54,6 +56,7 @@ class Ask:
     prompts: Sequence[np.ndarray]  # token ids of each, int32
     sampling: SamplingParams  # max_tokens None: as `default_max_tokens` says
     default_max_tokens: int | None = None  # None: what is left of the model's length
+    grammar: StructuredOutput | None = None  # what answers must look like
     arrival: float  # of the HTTP request
     request_id: str  # as the client knows it
     prompt_param: str = "prompt"  # the field the prompts came from
@@ -104,6 +107,8 @@ class Generation:
         """Submit every choice of every prompt. Raises what the first refusal raises; nothing runs then."""
         try:
             self._meter.admit(self._reserve())
+            if self.ask.grammar is not None:
+                await prepare_grammar(self._state, self.ask.grammar)
             for index, sampling in enumerate(self._sampling):
                 await self._submit(self._requests(index, sampling))
         except BaseException as error:
@@ -229,6 +234,7 @@ class Generation:
             deadline=self.deadline,
             queue_deadline=self._queue_deadline,
             cache_salt=self._salt,
+            grammar=None if self.ask.grammar is None else self.ask.grammar.data,
         )
         return expand_choices(request, [new_id() for _ in range(sampling.n - 1)])
 

@@ -33,6 +33,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.QUEUE_TOKENS: "refused: too many tokens wait",
     Reason.STOP_TOKEN: "ends with a stop token, {output} tokens out",
     Reason.STOP_STRING: "ends with a stop string, {output} tokens out",
+    Reason.GRAMMAR_END: "ends because its grammar is complete, {output} tokens out",
     Reason.LENGTH: "ends at its limit, {output} tokens out",
     Reason.ABORTED: "ended by its client, {output} tokens out",
     Reason.DEADLINE: "ended: its time was up, {output} tokens out",

@@ -147,8 +147,7 @@ def test_the_first_unknown_field_is_enough(part, monkeypatch):
     [
         ("tools", [{"type": "function"}], "not there yet"),
         ("tool_choice", "auto", "not there yet"),
-        ("response_format", {"type": "json_object"}, "not there yet"),
-        ("guided_regex", "a*", "not there yet"),
+        ("guided_decoding_backend", "outlines", "llguidance"),
         ("modalities", ["text", "audio"], "answers are text"),
         ("use_beam_search", True, "beam search"),
         ("chat_template", "{{ x }}", "not run"),

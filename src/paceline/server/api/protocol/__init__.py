@@ -5,7 +5,8 @@ nearest name; fields of OpenAI's or vLLM's API that we know and cannot serve are
 value asks for nothing; a few that only describe the caller are taken and not used. Everything wrong is a RequestError
 that names the field. Bounds of sampling values are those of `contracts.request.SamplingParams`, checked there.
 
-May import contracts, errors and `server.errors`; knows nothing of engines, tenants or sockets.
+May import contracts, errors, `server.errors` and the value of `text.grammar.spec`; knows nothing of engines, tenants or
+sockets.
 """
 
 from paceline.server.api.protocol.body import parse_json, read_body, request_schema

@@ -9,6 +9,12 @@ from paceline.contracts.slo import Slo
 from paceline.errors import RequestError
 from paceline.server.api.protocol.body import Body
 from paceline.server.api.protocol.fields import LogitBias, Milliseconds, Name, Number, Seconds, Seed, Stop, TokenIds
+from paceline.server.api.protocol.structured import (
+    ResponseFormat,
+    StructuredOutput,
+    StructuredOutputs,
+    structured_output,
+)
 
 _SAME = (  # fields that SamplingParams has under the same name and takes as they are
     "n",
@@ -28,7 +34,6 @@ _SAME = (  # fields that SamplingParams has under the same name and takes as the
     "ignore_eos",
     "prompt_logprobs",
 )
-NO_GRAMMARS = "structured output is not there yet"
 NO_TOOLS = "tools are not there yet"
 
 
@@ -79,6 +84,14 @@ class GenerationRequest(Body):
     stop_token_ids: TokenIds = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    # what answers must look like
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
     # what to show
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
@@ -116,12 +129,7 @@ class GenerationRequest(Body):
         "allowed_token_ids": ((), "use logit_bias"),
         "logits_processors": (([],), "code of clients is not run"),
         "spaces_between_special_tokens": ((True,), "text is what the tokens' bytes say"),
-        "response_format": (({"type": "text"},), NO_GRAMMARS),
-        "structured_outputs": ((), NO_GRAMMARS),
-        "guided_json": ((), NO_GRAMMARS),
-        "guided_regex": ((), NO_GRAMMARS),
-        "guided_choice": ((), NO_GRAMMARS),
-        "guided_grammar": ((), NO_GRAMMARS),
+        "guided_decoding_backend": (("auto", "guidance"), "grammars are llguidance's here"),
         "kv_transfer_params": ((), "KV does not move between engines"),
         "vllm_xargs": (({},), "it belongs to another engine"),
         "thinking_token_budget": ((), "reasoning is not told apart yet"),
@@ -143,6 +151,10 @@ class GenerationRequest(Body):
                 fix="ask for logprobs too",
             )
         return params
+
+    def structured_output(self) -> StructuredOutput | None:
+        """The grammar of the answers, or None. Raises RequestError for one that is wrong in itself."""
+        return structured_output(self)
 
     def check_streaming(self) -> None:
         """Raise RequestError for options that need a stream, or cannot be with one."""

@@ -1,0 +1,50 @@
+"""The demo's ladder: what a server carries within its SLO, step by step, from static batches to the prefix cache.
+
+The spec is a file of this package whose targets follow from the machine: they are multiples of what an unloaded server
+needs, and are written down before the first comparison. What was written is left beside the report, so that
+`paceline tune` repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.lab.workload import TargetSize
+
+TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
+WINDOW_S = 16.0  # measured part of a point
+MAX_POINTS = 4  # of each configuration's search
+MEAN_INPUT, MEAN_OUTPUT = 176, 20  # tokens of the workload in specs/ladder.toml
+
+
+def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
+    """The spec for a machine of this size as TOML. `base`: options that every configuration shares."""
+    ttft_s = size.prefill_s(MEAN_INPUT)
+    capacity = size.capacity_rps(MEAN_INPUT, MEAN_OUTPUT)
+    start_rps = _short(0.4 * capacity)
+    text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
+    return Template(text).substitute(
+        file=file.name,
+        base="\n".join(f"{name} = {json.dumps(value)}" for name, value in base.items()),
+        ttft_x=f"{TTFT_X:g}",
+        tpot_x=f"{TPOT_X:g}",
+        ttft_ms=f"{1000 * ttft_s:.0f}",
+        tpot_ms=f"{1000 * size.tpot_s:.1f}",
+        ttft_s=_short(TTFT_X * ttft_s),
+        tpot_s=_short(TPOT_X * size.tpot_s),
+        wait_ms=_short(1000 * ttft_s),
+        start_rps=start_rps,
+        lowest_rps=_short(start_rps / 8),
+        max_points=MAX_POINTS,
+        duration_s=WINDOW_S,
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.3g}")

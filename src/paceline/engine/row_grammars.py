@@ -1,0 +1,226 @@
+"""Masks for the rows that have a grammar, worked out in a thread of their own while the forward pass runs.
+
+Like an executor it sees plans and results, never a request's state: a grammar's cursor belongs to the residency, is
+built from the tokens of the admission (so a preempted request gets it back) and goes with the row.
+
+    begin(plan)       before the plan is submitted: rows come and go, the thread starts on the masks
+    inputs()          what the draw needs, when it is there
+    advance(result)   the cursors follow; the result with the grammars that are complete, and with faults
+
+One set of stop ids holds for grammar and sampler: where a text is whole, the row's own stop ids are allowed too, and
+end-of-sequence ids that the request ignores are not, unless nothing else could follow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from paceline.contracts.ports import Grammar
+from paceline.contracts.step import RowAdmit, RowFault, SampleInputs, StepPlan, StepResult
+
+MAX_MASK_S = 0.25  # of computing: a row whose masks take longer in one step is ended, since all others wait for it
+TOO_COMPLEX = "grammar_too_complex"
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where one row is in its grammar. `behind`: tokens that were not accepted yet."""
+
+    grammar: Grammar
+    behind: list[int]
+    stop_ids: frozenset[int]
+    stop_words: np.ndarray  # the same as a mask
+    eos_words: np.ndarray  # ids that end a sequence, as a mask
+    fault: str = ""
+
+    def catch_up(self) -> None:
+        """Accept what came before, of an earlier residency or engine; all of it was drawn under this grammar."""
+        for token in self.behind:
+            if not self.ends_with(token) and not self.grammar.accept(token):
+                self.fault = f"token {token} of its own output is not legal in its grammar"
+        self.behind = []
+
+    def ends_with(self, token: int) -> bool:
+        """Is `token`, next, the end of the text rather than a part of it?"""
+        return token in self.stop_ids and self.grammar.accepting
+
+    def fill(self, words: np.ndarray) -> None:
+        """The mask for the next token, [ceil(vocab / 32)] uint32."""
+        self.grammar.fill_mask(words)
+        text = words & ~self.eos_words
+        if self.grammar.accepting:
+            text |= self.stop_words
+            if not text.any():
+                text = self.eos_words  # only an end is left, whether the request ignores it or not
+        if not text.any():
+            self.fault = "no token of the vocabulary can follow"
+        words[:] = text
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A plan's rows that draw under a grammar, and the masks on their way."""
+
+    step: int
+    rows: list[tuple[int, Cursor, list[int]]] = field(default_factory=list)  # (row, cursor, drafts)
+    masks: Future[SampleInputs] | None = None
+
+
+class RowGrammars:
+    """See the module. Called by the thread that steps; `open` and `close_request` with the engine's lock held."""
+
+    def __init__(self, *, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._num_words = -(-vocab_size // 32)
+        self._eos_words = self._words(eos_token_ids)
+        self._grammars: dict[int, Grammar] = {}  # by request id: at the beginning of the text
+        self._cursors: dict[int, Cursor] = {}  # by row
+        self._flights: deque[_Flight] = deque()
+        self._thread: ThreadPoolExecutor | None = None
+
+    def open(self, request_id: int, grammar: Grammar) -> None:
+        """A request with a grammar was taken in."""
+        self._grammars[request_id] = grammar
+
+    def close_request(self, request_id: int) -> None:
+        """It has ended. Unknown ids are ignored."""
+        self._grammars.pop(request_id, None)
+
+    def close(self) -> None:
+        self._grammars.clear()
+        self._cursors.clear()
+        self._flights.clear()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    # --- the step
+
+    def begin(self, plan: StepPlan) -> None:
+        """Follow the plan's rows, and start on the masks of those that draw."""
+        cursors = self._cursors
+        if not cursors and not self._grammars:
+            return
+        for row in plan.releases.tolist():
+            cursors.pop(row, None)
+        for admit in plan.admits:
+            cursors.pop(admit.row, None)
+            if admit.grammar:
+                cursors[admit.row] = self._cursor(admit)
+        if not cursors:
+            return
+        flight = _Flight(plan.step)
+        drafts, at = plan.draft_ids.tolist(), 0
+        for row, num_draft, sample in zip(
+            plan.row.tolist(), plan.num_draft.tolist(), plan.sample.tolist(), strict=True
+        ):
+            if sample and row in cursors:
+                flight.rows.append((row, cursors[row], drafts[at : at + num_draft]))
+            at += num_draft
+        if not flight.rows:
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-masks")
+        flight.masks = self._thread.submit(self._masks, flight)
+        self._flights.append(flight)
+
+    def inputs(self, plan: StepPlan) -> SampleInputs | None:
+        """The masks of the plan begun last; None when none of its rows needs one."""
+        if not self._flights or self._flights[-1].step != plan.step:
+            return None
+        masks = self._flights[-1].masks
+        assert masks is not None
+        return masks.result()
+
+    def advance(self, result: StepResult) -> StepResult:
+        """Follow what was drawn. The result says then which grammars are complete, and which rows are at fault."""
+        if not self._flights or self._flights[0].step != result.step:
+            return result
+        flight = self._flights.popleft()
+        drawn = _tokens_by_row(result)
+        ends: dict[int, int] = {}
+        faults = list(result.faults)
+        for row, cursor, _ in flight.rows:
+            for count, token in enumerate(drawn.get(row, ()), start=1):
+                if cursor.fault:
+                    break
+                if cursor.ends_with(token):
+                    ends[row] = count
+                    break
+                if not cursor.grammar.accept(token):
+                    cursor.fault = cursor.grammar.error or f"token {token} was drawn although its mask forbids it"
+                elif cursor.grammar.done:
+                    ends[row] = count
+                    break
+            if cursor.fault:
+                faults.append(RowFault(row=row, code=TOO_COMPLEX, message=cursor.fault))
+        if not ends and len(faults) == len(result.faults):
+            return result
+        return msgspec.structs.replace(result, grammar_ends=ends, faults=tuple(faults))
+
+    # --- inside
+
+    def _cursor(self, admit: RowAdmit) -> Cursor:
+        stops = admit.stop_token_ids
+        return Cursor(
+            grammar=self._grammars[admit.request_id].clone(),
+            behind=admit.token_ids[admit.num_prompt :].tolist(),
+            stop_ids=frozenset(stops),
+            stop_words=self._words(stops),
+            eos_words=self._eos_words,
+        )
+
+    def _words(self, ids: Sequence[int]) -> np.ndarray:
+        words = np.zeros(self._num_words, dtype=np.uint32)
+        for token in ids:
+            words[token // 32] |= np.uint32(1 << token % 32)
+        return words
+
+    def _masks(self, flight: _Flight) -> SampleInputs:
+        """In the thread: one mask for each draw, a row's draft positions one after another."""
+        rows = [row for row, _, drafts in flight.rows for _ in range(len(drafts) + 1)]
+        masks = np.empty((len(rows), self._num_words), dtype=np.uint32)
+        at = 0
+        for _, cursor, drafts in flight.rows:
+            begin = time.thread_time()
+            self._fill(cursor, drafts, masks[at : at + len(drafts) + 1])
+            at += len(drafts) + 1
+            took_s = time.thread_time() - begin
+            if took_s > MAX_MASK_S and not cursor.fault:
+                cursor.fault = f"its grammar took {took_s:.3f} s to say what may follow; at most {MAX_MASK_S:g} s"
+        return SampleInputs(mask_row=np.asarray(rows, dtype=np.int32), masks=masks)
+
+    def _fill(self, cursor: Cursor, drafts: list[int], masks: np.ndarray) -> None:
+        """Masks of the next token and of each one behind a draft, as if the drafts before it were right. What stands
+        behind a draft that cannot be right is never drawn: anything goes there."""
+        masks.fill(0xFFFFFFFF)
+        grammar = cursor.grammar
+        try:
+            cursor.catch_up()
+            taken = 0
+            for at in range(len(masks)):
+                cursor.fill(masks[at])
+                if at == len(drafts) or cursor.ends_with(drafts[at]) or not grammar.accept(drafts[at]):
+                    break
+                taken += 1
+            if taken:
+                grammar.rollback(taken)
+            cursor.fault = cursor.fault or grammar.error
+        except Exception as error:  # a library's: it ends this row and no other
+            cursor.fault = f"{type(error).__name__}: {error}"
+        if cursor.fault:
+            masks.fill(0xFFFFFFFF)
+
+
+def _tokens_by_row(result: StepResult) -> dict[int, list[int]]:
+    tokens, at = result.tokens.tolist(), 0
+    found: dict[int, list[int]] = {}
+    for row, count in zip(result.row.tolist(), result.num_tokens.tolist(), strict=True):
+        found[row] = tokens[at : at + count]
+        at += count
+    return found

@@ -1,0 +1,24 @@
+"""Were two runs asked the same? Requests pair by id only then."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from paceline.contracts.artefact import NEVER, RequestRecord, RunInfo
+
+
+def plan_digest(info: RunInfo, records: Sequence[RequestRecord]) -> str:
+    """SHA-256 over what was planned, out of the records: who, what lengths and, in an open loop, when (to 1 ms).
+
+    The salt is no part of it: every run has its own, so that no cache can know its prompts.
+    """
+    asked = []
+    for r in sorted(records, key=lambda r: r.id):
+        scheduled = not info.closed_loop and r.turn == 0 and r.t_plan_ns != NEVER
+        when = round(r.t_plan_ns / 1e6) if scheduled else NEVER
+        who = (r.id, r.stream, r.slo_class, r.tenant, r.session, r.turn, r.streamed)
+        asked.append((*who, r.num_input_asked, r.num_output_asked, r.num_prefix_asked, when))
+    return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()

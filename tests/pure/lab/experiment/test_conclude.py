@@ -1,0 +1,92 @@
+"""The best node, and what two searches say of each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.contracts.artefact import Answer, Estimate, Verdict
+from paceline.lab.experiment.conclude import MAX_RATE, at_target_rate, best_node, max_rate_ratio, paired_points
+from paceline.lab.experiment.results import EdgeResult, ExperimentResult, NodeResult, PointResult
+
+
+def node(name: str, value: float | None, parent: str | None = "base", lo=None, hi=None) -> NodeResult:
+    figures = {} if value is None else {MAX_RATE: Estimate(value=value, lo=lo, hi=hi, unit="req/s")}
+    return NodeResult(name=name, parent=parent, figures=figures)
+
+
+def experiment(*nodes: NodeResult, edges=()) -> ExperimentResult:
+    return ExperimentResult(name="x", nodes=nodes, edges=edges, decides=MAX_RATE, margin=0.03)
+
+
+def test_the_highest_wins_and_says_by_how_much():
+    edge = EdgeResult(parent="base", child="b", group="batch", answer="better")
+    found = best_node(experiment(node("base", 2.0, None), node("b", 3.0), node("c", 2.5), edges=(edge,)))
+    assert found == ("b", "Best is b with max_rate_rps 3 req/s, 1.50 times the base's.")
+
+
+def test_a_last_step_that_is_not_sure_is_said():
+    edge = EdgeResult(parent="base", child="b", group="batch", answer="inconclusive")
+    assert best_node(experiment(node("base", 2.0, None), node("b", 3.0), edges=(edge,)))[1].endswith(
+        "its last step is inconclusive."
+    )
+
+
+def test_within_the_margin_the_simpler_one_wins():
+    name, words = best_node(experiment(node("base", 2.0, None), node("b", 2.05)))
+    assert name == "base"
+    assert "none of the 1 changes is worth more than the margin" in words
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [
+        EdgeResult(parent="base", child="b", group="kv", verdict=Verdict(answer=Answer.FAIL, sentence="quality")),
+        EdgeResult(parent="base", child="b", group="kv", answer="invalid"),
+    ],
+)
+def test_a_node_that_a_gate_refuses_is_not_best(edge):
+    assert best_node(experiment(node("base", 2.0, None), node("b", 9.0), edges=(edge,)))[0] == "base"
+
+
+def test_nothing_measured_is_no_best():
+    name, words = best_node(experiment(node("base", None, None)))
+    assert name is None
+    assert "No node" in words
+
+
+def test_two_searches_widen_each_other():
+    a, b = node("base", 2.0, None, 1.9, 2.1), node("b", 3.0, "base", 2.8, 3.3)
+    found = max_rate_ratio(a, b, 0.03)
+    assert found.ratio.value == pytest.approx(1.5)
+    assert found.answer == "better"
+    assert found.ratio.lo < 2.8 / 2.0
+    assert found.ratio.hi > 3.3 / 2.0
+    assert max_rate_ratio(a, a, 0.03).answer == "inconclusive"
+
+
+def test_a_search_without_an_upper_end_has_no_upper_bound():
+    found = max_rate_ratio(node("base", 2.0, None, 1.9, 2.1), node("b", 3.0, "base", 2.8, None), 0.03)
+    assert found.ratio.hi is None
+    assert found.answer == "better"  # its lower end is enough
+    assert "no rate that fails" in found.ratio.reason
+    assert "to open" in found.sentence
+    assert max_rate_ratio(node("base", 2.0, None), node("b", None), 0.03).answer == "not measured"
+
+
+def test_points_pair_by_repeat_rate_and_seed_when_both_are_whole():
+    def point(name: str, repeat: int, **more) -> PointResult:
+        return PointResult(id=f"{name}{repeat}", node=name, repeat=repeat, **more)
+
+    points = (point("a", 0), point("b", 0), point("a", 1), point("b", 1, status="partial"), point("b", 2, seed=5))
+    result = ExperimentResult(name="x", points=points)
+    assert [(a.id, b.id) for a, b in paired_points(result, "a", "b")] == [("a0", "b0")]
+
+
+def test_gates_judge_the_highest_rate_that_the_parent_holds():
+    def couple(rate: float | None, num_good: int):
+        return (PointResult(id="x", node="a", rate_rps=rate, num_good=num_good, num_requests=10), None, None)
+
+    runs = [couple(1.0, 10), couple(2.0, 10), couple(2.0, 9), couple(4.0, 5)]
+    assert [c[0].rate_rps for c in at_target_rate(runs, 0.9)] == [2.0, 2.0]
+    assert [c[0].rate_rps for c in at_target_rate(runs[2:], 0.95)] == [2.0]  # none holds: the lowest
+    assert len(at_target_rate([couple(None, 0), couple(None, 0)], 0.9)) == 2
