@@ -2,7 +2,7 @@
 
 The truth is the server's own log of when it sent what, on the same machine's clock. First a server of known TTFT and
 TPOT that sends several tokens in each chunk; then one that takes no time, asked for ever higher even rates: a rate
-holds when the requests arrive within 1 % of it. How late they arrive against an even schedule stands beside it.
+holds when requests arrive at 99 % of it at least. How late they arrive against an even schedule stands beside it.
 
     benchmarks/peers/setup_generators.sh DIR
     python benchmarks/peers/generators.py --envs DIR [--tools paceline guidellm] [--rates 50 200 800] [--seconds 5]
@@ -101,7 +101,7 @@ def compare_figures(tools: list[Tool], asked: Asked) -> None:
 
 def compare_rates(tools: list[Tool], rates: list[float], seconds: float, output_tokens: int) -> None:
     print(f"\nRates: even, {output_tokens} tokens per answer, a server that takes no time; {seconds:g} s each")
-    print(f"{'tool':>15} {'offered/s':>10} {'arrived/s':>10} {'p99 late ms':>12}  within 1 %")
+    print(f"{'tool':>15} {'offered/s':>10} {'arrived/s':>10} {'p99 late ms':>12}  99 % of it")
     best: dict[str, float] = {}
     for tool in tools:
         best[tool.name] = 0.0

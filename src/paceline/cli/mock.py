@@ -18,9 +18,7 @@ def mock(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")] = 8100,
     flavour: Annotated[str, typer.Option(help="Whose extensions it shows: paceline, vllm, llama.cpp, openai.")] = "",
     model: Annotated[str, typer.Option(help="Name of the model.")] = "",
-    ttft_ms: Annotated[
-        float | None, typer.Option(min=0, help="Service begun to first token.")
-    ] = None,
+    ttft_ms: Annotated[float | None, typer.Option(min=0, help="Service begun to first token.")] = None,
     tpot_ms: Annotated[float | None, typer.Option(min=0, help="Time per token after the first chunk.")] = None,
     tokens_per_chunk: Annotated[int | None, typer.Option(min=1, help="Tokens in each chunk.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Requests served at once; others wait.")] = None,

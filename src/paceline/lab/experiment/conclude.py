@@ -11,8 +11,8 @@ import msgspec
 
 from paceline.contracts.artefact import Answer, Estimate, Verdict
 from paceline.lab.artefact import StoredRun, read_run
-from paceline.lab.experiment.edges import PER_REQUEST, Pair, answer_of, pair_up, ratio_of, sentence
-from paceline.lab.experiment.figures import over_repeats, samples_of
+from paceline.lab.experiment.edges import PER_REQUEST, Pair, answer_of, pair_up, ratio_of, ratio_of_runs, sentence
+from paceline.lab.experiment.figures import figures_of, over_repeats, samples_of
 from paceline.lab.experiment.nodes import edge_changes
 from paceline.lab.experiment.rate_search import asked_share, replay
 from paceline.lab.experiment.results import (
@@ -28,6 +28,7 @@ from paceline.lab.experiment.spec import Loaded
 from paceline.lab.experiment.verdicts import gate_edge
 
 MAX_RATE = "max_rate_rps"
+RATES = ("goodput_rps", "good_tokens_per_s")  # per second of the window
 
 
 def conclude(folder: Path, result: ExperimentResult, loaded: Loaded, status: str) -> ExperimentResult:
@@ -140,6 +141,8 @@ def _ratios(runs: Sequence[Couple], result: ExperimentResult) -> list[Ratio]:
     if not pairs:
         return []
     rates = list(dict.fromkeys(rate for rate, _ in pairs))
+    if any(a.info.closed_loop for _, a, _ in runs):
+        return _closed_loop_ratios(runs, [pair for _, pair in pairs], result.margin)
     several = len(rates) > 1
     together = PER_REQUEST[:3] if several else PER_REQUEST
     found = [ratio_of(figure, [pair for _, pair in pairs], result.margin) for figure in together]
@@ -150,6 +153,23 @@ def _ratios(runs: Sequence[Couple], result: ExperimentResult) -> list[Ratio]:
                 msgspec.structs.replace(ratio_of(figure, here, result.margin), rate_rps=rate) for figure in PER_REQUEST
             ]
     return found
+
+
+def _closed_loop_ratios(runs: Sequence[Couple], pairs: Sequence[Pair], margin: float) -> list[Ratio]:
+    """Shares and latencies pair by request; rates are one number a run."""
+    found = []
+    for figure in PER_REQUEST:
+        values = [(_figure(a, figure), _figure(b, figure)) for _, a, b in runs]
+        if figure in RATES and all(x > 0 and y > 0 for x, y in values):
+            found.append(ratio_of_runs(figure, values, margin))
+        else:
+            found.append(ratio_of(figure, pairs, margin))
+    return found
+
+
+def _figure(run: StoredRun, figure: str) -> float:
+    estimate = figures_of(run.info, run.metrics).get(figure)
+    return 0.0 if estimate is None or estimate.value is None else estimate.value
 
 
 def max_rate_ratio(parent: NodeResult, child: NodeResult, margin: float) -> Ratio:
@@ -192,29 +212,39 @@ def _quadrature(a: float | None, b: float | None) -> float | None:
 
 
 def best_node(result: ExperimentResult) -> tuple[str | None, str]:
-    """The node with the best deciding figure among those whose edge was not refused by a gate. Within the margin of
-    the best, the one nearer the base wins: a change that buys nothing is not made."""
+    """The node with the best deciding figure among the base and those whose last step was shown to be better and was
+    not refused by a gate. Within the margin of the best, the one nearer the base wins: a change that buys nothing, or
+    is not shown to, is not made."""
     figure = result.decides
     unit, more = FIGURES[figure]
-    refused = {e.child for e in result.edges if e.verdict.answer is Answer.FAIL or e.answer == "invalid"}
+    edges = {edge.child: edge for edge in result.edges}
     values = {
         node.name: value
         for node in result.nodes
-        if node.name not in refused
-        and (estimate := node.figures.get(figure)) is not None
-        and (value := estimate.value) is not None
+        if (estimate := node.figures.get(figure)) is not None and (value := estimate.value) is not None
     }
-    if not values:
+    shown = {name: value for name, value in values.items() if name not in edges or _is_shown(edges[name])}
+    if not shown:
         return None, f"No node has a {figure} that was measured to the end."
-    top = max(values.values()) if more else min(values.values())
-    slack = abs(top) * result.margin
-    name = next(n for n, value in values.items() if abs(value - top) <= slack)
-    words = f"Best is {name} with {figure} {values[name]:.4g} {unit}".rstrip()
+    pick = max if more else min
+    top = pick(shown.values())
+    if more and top <= 0:
+        return None, f"No node is best: {figure} is 0 everywhere. Lower the rate, or ask less of the SLO."
+    name = next(n for n, value in shown.items() if abs(value - top) <= abs(top) * result.margin)
+    words = f"Best is {name} with {figure} {shown[name]:.4g} {unit}".rstrip()
     base = result.nodes[0].name
-    if name == base:
-        others = len(values) - 1
-        return name, f"{words}: none of the {others} changes is worth more than the margin." if others else f"{words}."
-    unsure = [e for e in result.edges if e.child == name and e.answer not in ("better",)]
-    if values.get(base):
-        words += f", {values[name] / values[base]:.2f} times the base's"
-    return name, f"{words}; its last step is {unsure[0].answer}." if unsure else f"{words}."
+    if name != base and shown.get(base):
+        words += f", {shown[name] / shown[base]:.2f} times the base's"
+    if name == base and edges:
+        words += ": no change was shown to be worth more than the margin"
+    higher = pick(values, key=lambda n: values[n])
+    unsure = edges.get(higher)
+    beyond = abs(values[higher] - shown[name]) > abs(top) * result.margin
+    if unsure is not None and higher not in shown and beyond:
+        why = f"fails a gate ({unsure.verdict.sentence})" if unsure.verdict.answer is Answer.FAIL else unsure.answer
+        words += f". {higher} measured {values[higher]:.4g}, but its step is {why}"
+    return name, f"{words}."
+
+
+def _is_shown(edge: EdgeResult) -> bool:
+    return edge.answer == "better" and edge.verdict.answer is not Answer.FAIL

@@ -67,6 +67,27 @@ def ratio_of(figure: str, pairs: Sequence[Pair], margin: float) -> Ratio:
     return msgspec.structs.replace(found, answer=answer, sentence=sentence(found, answer))
 
 
+def ratio_of_runs(figure: str, values: Sequence[tuple[float, float]], margin: float) -> Ratio:
+    """From one figure of each run, (parent's, child's) by repeat: for a closed loop, whose rate is the server's and not
+    the plan's, so that requests do not pair in it. All values above 0."""
+    of_each = [child / parent for parent, child in values]
+    found = paired.ratio_of_repeats([math.log(ratio) for ratio in of_each])
+    bounds = math.isfinite(found.lo) and math.isfinite(found.hi)
+    estimate = Estimate(
+        value=found.value,
+        lo=found.lo if bounds else None,
+        hi=found.hi if bounds else None,
+        n=found.n,
+        method=found.method,
+        unit="x",
+        reason="" if bounds else "one repeat: what differs from run to run is not known",
+    )
+    parent, child = (sum(side) / len(values) for side in zip(*values, strict=True))
+    ratio = Ratio(figure=figure, parent=parent, child=child, ratio=estimate)
+    answer = answer_of(estimate, of_each, FIGURES[figure][1], margin)
+    return msgspec.structs.replace(ratio, answer=answer, sentence=sentence(ratio, answer))
+
+
 def _one(figure: str, a: Floats, b: Floats) -> paired.Ratio:
     keep = ~(np.isnan(a) | np.isnan(b))
     quantile = _QUANTILE.get(figure[-6:])

@@ -19,28 +19,39 @@ def experiment(*nodes: NodeResult, edges=()) -> ExperimentResult:
 
 
 def test_the_highest_wins_and_says_by_how_much():
-    edge = EdgeResult(parent="base", child="b", group="batch", answer="better")
-    found = best_node(experiment(node("base", 2.0, None), node("b", 3.0), node("c", 2.5), edges=(edge,)))
+    found = best_node(
+        experiment(node("base", 2.0, None), node("b", 3.0), node("c", 2.5), edges=(better("b"), better("c")))
+    )
     assert found == ("b", "Best is b with max_rate_rps 3 req/s, 1.50 times the base's.")
 
 
-def test_a_last_step_that_is_not_sure_is_said():
+def better(child: str) -> EdgeResult:
+    return EdgeResult(parent="base", child=child, group="batch", answer="better")
+
+
+def test_a_step_that_is_not_shown_is_not_made_but_told():
     edge = EdgeResult(parent="base", child="b", group="batch", answer="inconclusive")
-    assert best_node(experiment(node("base", 2.0, None), node("b", 3.0), edges=(edge,)))[1].endswith(
-        "its last step is inconclusive."
-    )
+    name, words = best_node(experiment(node("base", 2.0, None), node("b", 3.0), edges=(edge,)))
+    assert name == "base"
+    assert words.endswith("b measured 3, but its step is inconclusive.")
 
 
 def test_within_the_margin_the_simpler_one_wins():
-    name, words = best_node(experiment(node("base", 2.0, None), node("b", 2.05)))
+    name, words = best_node(experiment(node("base", 2.0, None), node("b", 2.05), edges=(better("b"),)))
     assert name == "base"
-    assert "none of the 1 changes is worth more than the margin" in words
+    assert "no change was shown to be worth more than the margin" in words
 
 
 @pytest.mark.parametrize(
     "edge",
     [
-        EdgeResult(parent="base", child="b", group="kv", verdict=Verdict(answer=Answer.FAIL, sentence="quality")),
+        EdgeResult(
+            parent="base",
+            child="b",
+            group="kv",
+            answer="better",
+            verdict=Verdict(answer=Answer.FAIL, sentence="quality"),
+        ),
         EdgeResult(parent="base", child="b", group="kv", answer="invalid"),
     ],
 )
@@ -52,6 +63,12 @@ def test_nothing_measured_is_no_best():
     name, words = best_node(experiment(node("base", None, None)))
     assert name is None
     assert "No node" in words
+
+
+def test_nothing_good_anywhere_is_no_best():
+    name, words = best_node(experiment(node("base", 0.0, None), node("b", 0.0)))
+    assert name is None
+    assert "0 everywhere" in words
 
 
 def test_two_searches_widen_each_other():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.contracts.artefact import Estimate
-from paceline.lab.experiment.edges import Pair, answer_of, pair_up, ratio_of
+from paceline.lab.experiment.edges import Pair, answer_of, pair_up, ratio_of, ratio_of_runs
 from paceline.lab.experiment.figures import Samples
 
 
@@ -104,3 +104,11 @@ def test_no_pairs_is_not_measured():
 def test_answers(lo, hi, more_is_better, answer):
     middle = 1.0 if lo is None else (lo + hi) / 2
     assert answer_of(Estimate(value=middle, lo=lo, hi=hi), [middle], more_is_better, 0.03) == answer
+
+
+def test_rates_of_closed_loops_pair_by_run():
+    found = ratio_of_runs("goodput_rps", [(10.0, 20.0), (11.0, 22.5), (9.0, 18.0)], 0.03)
+    assert found.answer == "better"
+    assert found.ratio.value == pytest.approx(2.0, rel=0.02)
+    assert ratio_of_runs("goodput_rps", [(10.0, 20.0)], 0.03).answer == "inconclusive"
+    assert ratio_of_runs("goodput_rps", [(10.0, 11.0), (11.0, 10.0)], 0.03).answer == "inconclusive"

@@ -19,7 +19,7 @@ def test_unloaded_times_and_what_runs_at_once():
         size = measure_size(target)
         asked = [entry for entry in mock.log()[before:] if entry.path.startswith("/v1/chat")]
     assert size.ttft_s >= 0.06
-    assert size.tpot_s >= 0.0079
+    assert size.tpot_s >= 0.004  # a client that sees the first token late takes it off the rest
     assert 1.0 <= size.parallel <= AT_ONCE
     assert size.max_model_len == target.info.max_model_len
     assert len(asked) == ALONE + 2 * AT_ONCE

@@ -117,7 +117,7 @@ def test_ids_that_end_a_sequence_are_allowed_where_the_text_is_whole() -> None:
 
 
 def test_a_special_token_is_no_text_and_its_name_is() -> None:
-    """T: special tokens inside strings. `<eos>` in a JSON string is spelled; the id never stands there."""
+    """`<eos>` in a JSON string is spelled; the id never stands there."""
     one = grammar("json", {"type": "string"})
     for byte in b'"<eos>':
         assert not allowed(one) & {EOS, END, PAD}
