@@ -20,7 +20,7 @@ from tests.fakes.server_process import eventually, running_server
 from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import RenderedPrompt
 from paceline.errors import LabError
-from paceline.lab.load import HttpTokenCounter, LoadOptions, calibrate_client, probe, run_load
+from paceline.lab.load import HttpTokenCounter, LoadOptions, calibrate_client, probe, processes, run_load
 from paceline.lab.mock import Fault, MockProcess, Reply, Script, Service
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,8 +62,18 @@ def test_sessions_go_on_in_a_process_of_their_own():
     assert len(content.histories[2]) == 4
 
 
+def test_a_closed_loop_with_more_jobs_than_are_held_begins_before_all_are_there(monkeypatch):
+    """A load process stops reading at some number of jobs: the start must not wait for those beyond it."""
+    monkeypatch.setattr(processes, "HELD_JOBS", 5)
+    requests = [request(i, None, loop_slots=8) for i in range(40)]
+    with MockProcess() as mock:
+        result = load(mock.url, SmallPlan(requests=requests, span_s=0.0), options=LoadOptions(num_processes=1))
+    assert [record.outcome for record in result.records] == [Outcome.OK] * 40
+    assert not load_children()
+
+
 def test_answers_are_validated_from_a_process_too():
-    def validate(_request, _prompt, text, _tool_calls):
+    def validate(_request, _prompt, text, _tool_calls, _finish_reason):
         return {"four_words": len(text.split()) == 4}
 
     with MockProcess() as mock:

@@ -58,8 +58,10 @@ def grammar_scripts(draw: st.DrawFn) -> Made:
     return script, found
 
 
-def serial(request: Request, grammar: WordGrammar | None, windows: tuple[int | None, ...], longest: int) -> Ending:
-    """The request alone, everything recomputed for every token."""
+def serial(
+    request: Request, grammar: WordGrammar | None, windows: tuple[int | None, ...], longest: int
+) -> tuple[Ending, list[int]]:
+    """The request alone, everything recomputed for every token: how it ends, and all that was drawn."""
     model, sampling = ToyModel(VOCAB, windows), request.sampling
     limit = longest - request.num_prompt - len(request.prior_output)
     if sampling.max_tokens is not None:
@@ -80,7 +82,7 @@ def serial(request: Request, grammar: WordGrammar | None, windows: tuple[int | N
         tokens.append(token)
         ids.append(token)
         text += TOKEN_BYTES[token]
-    return apply_stop_rules(request, tokens, TOKEN_BYTES, (EOS,), limit, complete=complete)
+    return apply_stop_rules(request, tokens, TOKEN_BYTES, (EOS,), limit, complete=complete), tokens
 
 
 def check(script: Script, grammars: dict[int, WordGrammar], run: Run) -> None:
@@ -92,9 +94,9 @@ def check(script: Script, grammars: dict[int, WordGrammar], run: Run) -> None:
         done = run.finished[request.request_id]
         grammar = grammars.get(request.request_id)
         note(f"request {request.request_id}: {grammar} {done.reason} {done.token_ids} {done.last.error}")
-        expected = serial(request, grammar, script.engine["windows"], longest)
-        if done.reason in (FinishReason.ABORT, FinishReason.TIMEOUT):
-            assert done.token_ids == expected.token_ids[: len(done.token_ids)]
+        expected, drawn = serial(request, grammar, script.engine["windows"], longest)
+        if done.reason in (FinishReason.ABORT, FinishReason.TIMEOUT):  # shows tokens that a stop string would yet drop
+            assert done.token_ids == drawn[: len(done.token_ids)]
             continue
         assert done.reason == expected.finish
         assert done.token_ids == expected.token_ids

@@ -148,7 +148,8 @@ def _load_weights(config: EngineConfig, files: hub.ModelFiles, spec: ModelSpec, 
         from paceline.runtime.quant.gguf import GgufBlocks
 
         blocks = open_weights(files, spec, dtype=torch_dtype, keep_blocks=NativeBlocks.takes)
-        return Worker.load(spec, blocks, device=kind, dtype=torch_dtype, weight_method=GgufBlocks())
+        method = GgufBlocks()
+        return Worker.load(spec, blocks, device=kind, dtype=torch_dtype, numerics=config.numerics, weight_method=method)
     weights = open_weights(files, spec, seed=config.model.seed, dtype=torch_dtype)
     return Worker.load(spec, weights, device=kind, dtype=torch_dtype, numerics=config.numerics)
 

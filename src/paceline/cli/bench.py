@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +16,7 @@ import typer
 from paceline.cli.errors import FAILURE, INTERRUPTED, clean_errors
 
 if TYPE_CHECKING:
+    from paceline.errors import PacelineError
     from paceline.lab.artefact import StoredRun
     from paceline.lab.experiment.process import Launch
     from paceline.lab.load import Progress, Target
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 
 SERVER, LOAD, ANSWER = "Server", "Load", "Answer"
+INVALID = 3
+_WORST_FIRST = (FAILURE, INVALID, 2)  # exit codes: a failure stands whatever else is invalid or open
+_NUM_REQUESTS = 100  # in 73 and more without a bad one, 95 % are shown
+_NUM_IN_MATRIX = 64
+_NOT_AGAIN = frozenset({"out", "name", "question", "report", "list_", "check"})  # no part of what was measured
 
 
 @app.callback()
@@ -52,8 +60,9 @@ def bench(
     rate: Annotated[float | None, typer.Option(min=0, help="Requests/s, in all.", rich_help_panel=LOAD)] = None,
     duration: Annotated[float | None, typer.Option(min=0, help="Seconds of the load.", rich_help_panel=LOAD)] = None,
     num_requests: Annotated[
-        int, typer.Option(min=1, help="Requests a named workload aims at.", rich_help_panel=LOAD)
-    ] = 64,
+        int | None,
+        typer.Option(min=1, help="Requests a named workload aims at: 100, in a matrix 64.", rich_help_panel=LOAD),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the plan and the texts.", rich_help_panel=LOAD)] = 0,
     max_concurrency: Annotated[
         int | None,
@@ -80,7 +89,10 @@ def bench(
     list_: Annotated[bool, typer.Option("--list", help="Show the named workloads and end.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Show what would be sent and end.")] = False,
 ) -> None:
-    """Send a workload to a server on schedule; print goodput, TTFT, TPOT and their intervals; keep every record."""
+    """Send a workload to a server on schedule; print goodput, TTFT, TPOT and their intervals; keep every record.
+
+    Ends with 0; 1 too many failed requests, or a gate failed; 2 a gate is inconclusive; 3 the numbers are invalid.
+    """
     if context.invoked_subcommand is not None:
         return
     with clean_errors():
@@ -90,15 +102,15 @@ def bench(
             for title, words in MATRIX.items():
                 print(f"{title:14s} {words}")
             return
-        from paceline.lab.experiment.bench import error_share, run_bench, the_server
+        from paceline.lab.experiment.bench import error_share, refuse_used, run_bench, the_server
         from paceline.lab.experiment.measure import MeasureOptions
         from paceline.lab.gates import exit_code, load_gate_spec
         from paceline.lab.load import LoadOptions
-        from paceline.lab.report.summary import print_summary, run_summary
 
+        _refuse_idle_options(url, serve, workload, num_requests)
         judges = load_gate_spec(gates) if gates else None
         folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{_slug(name or workload)}"
-        stop = _stop_on_signals()
+        refuse_used(folder)
         keys = {"api_key": api_key, "tenant_keys": _pairs(tenant_key or [])}
         where = url or _launch(model, serve, api_key)
         if not url:
@@ -108,7 +120,8 @@ def bench(
             start,
         ):
             _say_target(target)
-            specs = _specs(target, workload, slo=slo, duration=duration, num_requests=num_requests)
+            asked = num_requests or (_NUM_IN_MATRIX if workload == "matrix" else _NUM_REQUESTS)
+            specs = _specs(target, workload, slo=slo, duration=duration, num_requests=asked)
             if check:
                 _describe(specs, rate, seed)
                 return
@@ -117,10 +130,12 @@ def bench(
                 question=question,
                 calibrate=calibrate,
                 start=start,
+                command=command_of(context),
                 load=LoadOptions(
                     num_processes=processes, max_concurrency=max_concurrency, timeout_s=timeout, keep_text=keep_text
                 ),
             )
+            stop = _stop_on_signals()  # not sooner: until here Ctrl-C just ends
             with Shown(len(specs)) as shown:
                 runs = run_bench(
                     target,
@@ -133,22 +148,18 @@ def bench(
                     on_begin=shown.begin,
                     on_progress=shown.progress,
                     on_end=shown.end,
+                    on_failed=shown.failed,
                     stop=stop,
                 )
-        for run in runs:
-            print_summary(run_summary(run.info, run.metrics, run.verdict))
-        if report:
-            _report(folder, runs, many=len(specs) > 1)
-        print(f"records: {folder}")
+        if runs or len(specs) > 1:
+            _conclude(folder, runs, many=len(specs) > 1, report=report)
         if stop.is_set():
             raise typer.Exit(INTERRUPTED)
-        if not runs:
-            raise typer.Exit(FAILURE)
         codes = [exit_code(run.verdict) for run in runs if run.verdict is not None] if judges else []
-        codes += [3 for run in runs if any(c.invalidates for c in run.metrics.cautions)]
+        codes += [INVALID for run in runs if any(c.invalidates for c in run.metrics.cautions)]
         codes += [FAILURE for run in runs if error_share(run) > max_error_share]
-        if any(codes):
-            raise typer.Exit(max(codes))
+        codes += [FAILURE] if len(runs) < len(specs) else []  # a workload that could not be measured
+        raise typer.Exit(worst(codes))
 
 
 @app.command("recompute")
@@ -164,8 +175,11 @@ def recompute(
         before = stored.read_bytes() if stored.is_file() else None
         after = compute_again(run)
         if write:
-            stored.write_bytes(after)
-        print(f"{'equal' if after == before else 'different'}: {len(after)} bytes from the records of {run}")
+            fresh = run / "metrics.json.new"
+            fresh.write_bytes(after)
+            fresh.replace(stored)
+        told = "equal" if after == before else "written" if write else "different"
+        print(f"{told}: {len(after)} bytes from the records of {run}")
         if after != before and not write:
             raise typer.Exit(FAILURE)
 
@@ -176,7 +190,10 @@ def compare(
     b: Annotated[Path, typer.Argument(help="Folder of the run that is judged.")],
     out: Annotated[Path | None, typer.Option(help="Write the page of the comparison to this file.")] = None,
 ) -> None:
-    """Is run B better or worse than run A? Ratios with intervals, paired by request where the plans are equal."""
+    """Is run B better or worse than run A? Ratios with intervals, paired by request where the plans are equal.
+
+    Ends with 0; 1 B is worse; 3 the two cannot be compared.
+    """
     with clean_errors():
         from paceline.lab.artefact import compare_runs, read_run
         from paceline.lab.report import render_comparison
@@ -188,7 +205,7 @@ def compare(
         if found.answer == "worse":
             raise typer.Exit(FAILURE)
         if found.answer == "not comparable":
-            raise typer.Exit(3)
+            raise typer.Exit(INVALID)
 
 
 # --- parts
@@ -222,12 +239,69 @@ class Shown:
     def end(self, _run: StoredRun) -> None:
         self._open.close()
 
+    def failed(self, spec: WorkloadSpec, error: PacelineError) -> None:
+        self._open.close()
+        say(f"{spec.name} could not be measured: {error}")
+
+
+def worst(codes: Iterable[int]) -> int:
+    """One exit code for all."""
+    found = set(codes)
+    return next((code for code in _WORST_FIRST if code in found), 0)
+
+
+def command_of(context: typer.Context) -> str:
+    """The options that were given, as a command to give again: without keys, and without where results go."""
+    words = ["paceline", "bench"]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in _NOT_AGAIN or source is None or source.name != "COMMANDLINE":
+            continue
+        value, flag = context.params[name], max(parameter.opts, key=len)
+        if isinstance(value, bool):
+            words.append(flag if value else parameter.secondary_opts[0])
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [flag, _shown(name, str(one))]
+    return " ".join(words)
+
+
+def _shown(name: str, value: str) -> str:
+    """A value as a shell takes it; a key as the name of a variable."""
+    if name == "api_key":
+        return '"$API_KEY"'
+    if name == "tenant_key":
+        return f'{shlex.quote(value.partition("=")[0])}="$TENANT_KEY"'
+    if name == "serve":
+        from paceline.config.server import SECRETS
+
+        flags = "|".join("--" + secret.replace("_", "-") for secret in SECRETS)
+        value = re.sub(rf"({flags})(=|\s+)('[^']*'|\"[^\"]*\"|\S+)", r"\1\2SECRET", value)
+    return shlex.quote(value)
+
+
+def _refuse_idle_options(url: str | None, serve: str, workload: str, num_requests: int | None) -> None:
+    """What would do nothing is an error."""
+    from paceline.errors import ConfigError
+
+    if url and serve:
+        raise ConfigError("--serve is for a server that is started here", seen=f"--url {url} too", fix="leave one out")
+    if num_requests is not None and _is_file(workload):
+        raise ConfigError(
+            "--num-requests is for named workloads", seen=workload, fix="set num_requests or duration_s in the file"
+        )
+
+
+def _is_file(workload: str) -> bool:
+    return workload.endswith(".toml") or "/" in workload
+
 
 def _specs(target: Target, workload: str, *, slo: str, duration: float | None, num_requests: int) -> list[WorkloadSpec]:
     from paceline.lab.experiment.sizing import measure_size
     from paceline.lab.workload import load_spec, named, parse_slo, scale, with_slo
 
-    if workload.endswith(".toml") or "/" in workload:
+    if _is_file(workload):
         specs = [load_spec(Path(workload))]
     else:
         if workload != "matrix":
@@ -241,8 +315,6 @@ def _specs(target: Target, workload: str, *, slo: str, duration: float | None, n
 
 
 def _launch(model: str | None, serve: str, api_key: str | None) -> Launch:
-    import shlex
-
     from paceline.lab.experiment.process import Launch, paceline_argv
 
     options: dict[str, Any] = {"model": model} if model else {}
@@ -250,15 +322,20 @@ def _launch(model: str | None, serve: str, api_key: str | None) -> Launch:
     return Launch(argv=paceline_argv(options, ("--no-access-log", *extra)), url="", api_key=api_key)
 
 
-def _report(folder: Path, runs: list[StoredRun], *, many: bool) -> None:
+def _conclude(folder: Path, runs: list[StoredRun], *, many: bool, report: bool) -> None:
+    """The summary and, if asked for, the pages."""
     from paceline.lab.report import render_report
+    from paceline.lab.report.stored import stored_summary
+    from paceline.lab.report.summary import print_summary, run_summary
 
-    for run in runs:
-        page = render_report(run.path)
-        if not many:
-            print(f"report: {page}")
+    pages = [render_report(path) for path in [run.path for run in runs] + [folder] * many] if report else []
     if many:
-        print(f"report: {render_report(folder)}")
+        print_summary(stored_summary(folder))
+    else:
+        print_summary(run_summary(runs[0].info, runs[0].metrics, runs[0].verdict))
+    if pages:
+        print(f"report: {pages[-1]}")
+    print(f"records: {folder}")
 
 
 def _describe(specs: list[WorkloadSpec], rate: float | None, seed: int) -> None:
@@ -268,10 +345,10 @@ def _describe(specs: list[WorkloadSpec], rate: float | None, seed: int) -> None:
         plan = make_plan(scale(spec, rate=rate), seed=seed, salt="check")
         asked = [r.num_input_tokens for r in plan.requests], [r.num_output_tokens for r in plan.requests]
         mean_in, mean_out = (sum(values) / max(1, len(values)) for values in asked)
-        print(
-            f"{spec.name}: {len(plan.requests)} requests in {plan.span_s:.0f} s, {mean_in:.0f} tokens in and "
-            f"{mean_out:.0f} out on average; {spec.description}"
-        )
+        span = f" in {plan.span_s:.0f} s" if plan.span_s > 0 else ""
+        loop = " in a closed loop" if plan.closed_loop else ""
+        words = f"{len(plan.requests)} requests{span}{loop}, {mean_in:.0f} tokens in and {mean_out:.0f} out on average"
+        print(f"{spec.name}: {words}{f'; {spec.description}' if spec.description else ''}")
 
 
 def _say_target(target: Target) -> None:

@@ -26,9 +26,7 @@ def demo(
     report: Annotated[Path, typer.Option("--report", help="Folder of the report; what it held is replaced.")] = Path(
         "out/demo"
     ),
-    ladder: Annotated[
-        bool, typer.Option("--ladder/--no-ladder", help="Climb it, or only show the server.")
-    ] = True,
+    ladder: Annotated[bool, typer.Option("--ladder/--no-ladder", help="Climb it, or only show the server.")] = True,
     load_seed: Annotated[int, typer.Option("--load-seed", help="Seed of the mixed calls.")] = 1,
     rate: Annotated[float, typer.Option("--rate", help="Mixed calls per second (Poisson).")] = 1.0,
     calls: Annotated[int, typer.Option("--calls", min=8, help="Mixed calls.")] = 24,
@@ -55,7 +53,7 @@ def demo(
 def climb(base: dict[str, Any], report: Path) -> ExperimentResult:
     """Sizes the machine, writes the spec, runs it. Raises LabError where nothing could be measured."""
     from paceline.cli.demo_ladder import ladder_spec
-    from paceline.cli.tune import Lines, stop_on_signals
+    from paceline.cli.tune import Lines, signals_as_ever, stop_on_signals
     from paceline.config.options import full_table
     from paceline.lab.experiment import load_experiment, run_experiment
 
@@ -72,6 +70,7 @@ def climb(base: dict[str, Any], report: Path) -> ExperimentResult:
     )
     if stop.is_set():
         raise typer.Exit(INTERRUPTED)
+    signals_as_ever()
     return result
 
 

@@ -55,7 +55,7 @@ def problems(summary: Mapping[str, Any]) -> list[str]:
         found.append(f"{summary['failed']} sequences failed")
     if not summary["cancelled"]:
         found.append("no call was cancelled")
-    if not summary["prefix_hit_tokens"]:
+    if not summary["prefix_hit_tokens"] and "disabled" not in summary["prefix_misses"]:
         found.append("no prompt found its prefix in the cache")
     if summary["kv_blocks"]["held"]:
         found.append(f"{summary['kv_blocks']['held']} KV blocks are still held")

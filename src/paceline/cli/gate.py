@@ -53,7 +53,7 @@ def check(
             scores=scores,
             comparisons=_comparisons(gates, scores, _scores(base_score)),
             divergence=_read(divergence, Comparison) if divergence else None,
-            perplexity_ratio=_ratio(base_perplexity, perplexity) if perplexity and base_perplexity else None,
+            perplexity_ratio=_ratio(base_perplexity, perplexity),
             soak=read_soak(soak) if soak else None,
             probe=_read(probe, ProbeResult) if probe else None,
             starts=_starts(cold, warm),
@@ -113,6 +113,7 @@ def _scores(paths: list[Path] | None) -> list[SetScore]:
 def _comparisons(gates: GateSpec, scores: list[SetScore], base: list[SetScore]) -> list[SetComparison]:
     """Each set at the margin of the gate it belongs to."""
     from paceline.errors import ConfigError
+    from paceline.lab.gates.spec import MARGIN_POINTS
     from paceline.lab.quality import compare_scores
 
     by_name = {each.set: each for each in base}
@@ -124,7 +125,7 @@ def _comparisons(gates: GateSpec, scores: list[SetScore], base: list[SetScore]) 
         refusals = bool(each.error_rates())
         points = gates.safety.refusal_margin_points if refusals and gates.safety else None
         if points is None:
-            points = gates.quality.margin_points if gates.quality else 2.0
+            points = gates.quality.margin_points if gates.quality and not refusals else MARGIN_POINTS
         found += compare_scores(reference, each, margin=points / 100)
     if by_name:
         raise ConfigError("a reference's score has no candidate", seen=", ".join(by_name), fix="give it with --score")
@@ -137,10 +138,15 @@ def _starts(cold: list[float] | None, warm: list[float] | None) -> list[Start]:
     return [Start(kind=kind, seconds=s) for kind, all_s in (("cold", cold), ("warm", warm)) for s in all_s or ()]
 
 
-def _ratio(base: Path, candidate: Path) -> Estimate:
+def _ratio(base: Path | None, candidate: Path | None) -> Estimate | None:
+    from paceline.errors import ConfigError
     from paceline.lab.quality import Perplexity
     from paceline.lab.quality.perplexity import ratio
 
+    if base is None or candidate is None:
+        if base is not candidate:
+            raise ConfigError("a perplexity is compared with the reference's", fix="give both, or none")
+        return None
     return ratio(_read(base, Perplexity), _read(candidate, Perplexity))
 
 

@@ -1,4 +1,4 @@
-"""`paceline report`: the page of a stored run, of an experiment, or of one run against another."""
+"""`paceline report`: the page of a stored run, an experiment, a matrix, or of one run against another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.cli.errors import clean_errors
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of a run or of an experiment.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run, of an experiment or of a matrix.")],
     against: Annotated[Path | None, typer.Option(help="Folder of another run: the page shows RUN against it.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; report.html in RUN if not given.")] = None,
     summary: Annotated[bool, typer.Option(help="Print the closing summary too.")] = True,

@@ -26,7 +26,9 @@ def soak(
     slots: Annotated[int, typer.Option(min=1, help="Clients of the closed loop.")] = 4,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Requests a second instead, as Poisson.")] = None,
     phase: Annotated[float | None, typer.Option(min=0.5, help="Seconds of load between two checkpoints.")] = None,
-    watchdog: Annotated[float, typer.Option(min=1, help="Seconds without any token that are a hang.")] = 60.0,
+    watchdog: Annotated[
+        float | None, typer.Option(min=1, help="Seconds without any token that are a hang; default that of the gate.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the load.")] = 0,
     gates: Annotated[Path | None, typer.Option(help="TOML with a table [stability]: the limits.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the result.")] = None,
@@ -42,13 +44,14 @@ def soak(
             raise ConfigError("how long?", expected="--hours or --minutes", fix="name one of them")
         seconds = hours * 3600 if hours is not None else (minutes or 0) * 60
         spec = limits(gates, watchdog)
+        assert spec.stability is not None
+        silence_s = watchdog if watchdog is not None else spec.stability.max_no_token_s
         folder = out or Path("runs") / time.strftime("soak-%Y%m%d-%H%M%S")
         options = SoakOptions(
-            seconds=seconds, phase_s=phase, slots=slots, rate_rps=rate, watchdog_s=watchdog, seed=seed
+            seconds=seconds, phase_s=phase, slots=slots, rate_rps=rate, watchdog_s=silence_s, seed=seed
         )
         say(f"soak of {seconds / 60:g} min in phases of {options.phase:g} s, result in {folder}; Ctrl-C ends it")
         result = run_soak(url, options, api_key=api_key, model=model, pid=pid, folder=folder, on_phase=show_phase)
-        assert spec.stability is not None
         verdict = conclude(stability_gate(result, spec.stability), required={"stability"})
         write_verdict(folder, verdict)
         show(verdict)
@@ -57,13 +60,13 @@ def soak(
         raise typer.Exit(exit_code(verdict))
 
 
-def limits(path: Path | None, watchdog_s: float) -> GateSpec:
-    """Of the file, else the usual ones with the watchdog's limit."""
+def limits(path: Path | None, watchdog_s: float | None) -> GateSpec:
+    """Of the file, else the usual ones, with the watchdog's limit if it is given. Raises ConfigError."""
     from paceline.errors import ConfigError
     from paceline.lab.gates import GateSpec, StabilityGate, load_gate_spec
 
     if path is None:
-        return GateSpec(stability=StabilityGate(max_no_token_s=watchdog_s))
+        return GateSpec(stability=StabilityGate() if watchdog_s is None else StabilityGate(max_no_token_s=watchdog_s))
     spec = load_gate_spec(path)
     if spec.stability is None:
         raise ConfigError("the file has no limits for a soak", seen=path.name, expected="a table [stability]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -36,7 +37,8 @@ def tune(
         from paceline.lab.experiment.spec import load_experiment
 
         loaded = load_experiment(spec)
-        folder = out or Path("runs") / f"{loaded.spec.experiment.name}-{loaded.sha256[:8]}"
+        name = re.sub(r"[^\w.-]+", "-", loaded.spec.experiment.name).strip(".-") or "experiment"
+        folder = out or Path("runs") / f"{name}-{loaded.sha256[:8]}"
         known = {name: option.group for name, option in full_table().items()}
         if check:
             check_experiment(loaded, known_groups=known)
@@ -51,6 +53,12 @@ def tune(
             raise typer.Exit(INTERRUPTED)
         if result.best is None:
             raise typer.Exit(FAILURE)
+
+
+def signals_as_ever() -> None:
+    """Ends what `stop_on_signals` set up: a Ctrl-C interrupts at once again."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def stop_on_signals() -> threading.Event:

@@ -68,6 +68,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_input_asked: int = 0
     num_output_asked: int = 0
     num_prefix_asked: int = 0
+    num_shared_asked: int = 0  # of passages that other requests quote too; what of them is a hit depends on the order
     prompt_tokens: int = -1  # usage; -1: the server did not say
     completion_tokens: int = -1
     cached_tokens: int = -1
@@ -184,6 +185,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     question: str = ""
     created: str = ""  # ISO 8601, UTC
     status: str = "complete"  # complete, or partial: interrupted, and still valid as far as it goes
+    problems: list[str] = []  # of the load itself: a process of the client that was lost
     seed: int = 0
     salt: str = ""  # in the content of every prompt of this run
     spec: dict[str, Any] = {}  # the resolved workload

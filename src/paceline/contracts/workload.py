@@ -55,7 +55,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     id: int
     stream: str  # name of the stream in the spec
     slo_class: str = "default"
-    tenant: str | None = None  # names the key to use; None is the run's own key
+    tenant: str | None = None  # names the key to use; without one of that name, and None: the run's own key
     priority: int | None = None  # as the server understands it; None is not sent
     service_class: str | None = None  # paceline's extension; None is not sent
     at_s: float | None = None

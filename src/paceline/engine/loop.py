@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
@@ -88,8 +89,12 @@ class EngineCore:
     def submit_all(self, requests: Sequence[Request]) -> None:
         """Take all of them in, in order, or raise what the first that is refused raises; nothing else changes then.
         Waits, without the lock, for grammars that are not compiled yet."""
-        compiled = self._grammars.cache.compiled
-        grammars = {r.request_id: compiled(r.grammar) for r in requests if r.grammar is not None}
+        cache = self._grammars.cache
+        grammars = {
+            r.request_id: (cache.compiled(r.grammar), partial(cache.anew, r.grammar))
+            for r in requests
+            if r.grammar is not None
+        }
         with self._outside():
             self._require_alive()
             if self._draining:
@@ -99,8 +104,8 @@ class EngineCore:
             now = self.clock.now()
             self.scheduler.add_all(seeded, now)
             self._open.update(seeds)
-            for request_id, grammar in grammars.items():
-                self._grammars.rows.open(request_id, grammar)
+            for request_id, (grammar, anew) in grammars.items():
+                self._grammars.rows.open(request_id, grammar, anew)
             self._idle = False
             if self.journal is not None:
                 for request in seeded:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -26,26 +26,70 @@ from paceline.contracts.ports import Grammar
 from paceline.contracts.step import RowAdmit, RowFault, SampleInputs, StepPlan, StepResult
 
 MAX_MASK_S = 0.25  # of computing: a row whose masks take longer in one step is ended, since all others wait for it
+RENEWAL_LASTS = 32  # tokens that a grammar of the row's own must serve at least
 TOO_COMPLEX = "grammar_too_complex"
 
 
 @dataclass(slots=True)
 class Cursor:
-    """Where one row is in its grammar. `behind`: tokens that were not accepted yet."""
+    """Where one row is in its grammar.
+
+    Clones of a grammar share the states of its lexer and the limits on them, so a limit may be met by the texts of
+    others. What the library says from then on is wrong, and not always called an error. So a row in trouble goes on
+    with a grammar that is compiled anew and its own; if there is trouble with that as well, or soon, it is at fault.
+    """
 
     grammar: Grammar
-    behind: list[int]
+    anew: Callable[[], Grammar]  # the same, compiled once more
+    tokens: list[int]  # of the text so far; those of an earlier residency or engine were drawn under this grammar too
     stop_ids: frozenset[int]
     stop_words: np.ndarray  # the same as a mask
     eos_words: np.ndarray  # ids that end a sequence, as a mask
+    num_accepted: int = 0  # of the tokens, by `grammar`
+    renewed_at: int | None = None  # number of tokens then
     fault: str = ""
 
     def catch_up(self) -> None:
-        """Accept what came before, of an earlier residency or engine; all of it was drawn under this grammar."""
-        for token in self.behind:
+        """Accept what came before."""
+        for token in self.tokens[self.num_accepted :]:
             if not self.ends_with(token) and not self.grammar.accept(token):
                 self.fault = f"token {token} of its own output is not legal in its grammar"
-        self.behind = []
+                return
+            self.num_accepted += 1
+
+    def take(self, token: int) -> bool:
+        """Go on by a token that was drawn. True: the text is complete with it."""
+        before = len(self.tokens)
+        ends = self._take(token)
+        if self.trouble and self.renew():
+            ends = self._take(token) if len(self.tokens) == before else self.grammar.done
+        self.fault = self.trouble
+        return ends and not self.fault
+
+    def _take(self, token: int) -> bool:
+        if self.ends_with(token):
+            return True
+        if self.grammar.accept(token):
+            self.tokens.append(token)
+            self.num_accepted += 1
+            return self.grammar.done
+        self.fault = f"token {token} was drawn although its mask forbids it"
+        return False
+
+    @property
+    def trouble(self) -> str:
+        """Why the row cannot go on; empty if it can."""
+        return self.grammar.error or self.fault
+
+    def renew(self) -> bool:
+        """Begin again with a grammar of its own. False: there is no use in that."""
+        if self.renewed_at is not None and len(self.tokens) - self.renewed_at < RENEWAL_LASTS:
+            return False
+        self.renewed_at = len(self.tokens)
+        self.fault = ""
+        self.grammar, self.num_accepted = self.anew(), 0
+        self.catch_up()
+        return not self.trouble
 
     def ends_with(self, token: int) -> bool:
         """Is `token`, next, the end of the text rather than a part of it?"""
@@ -63,6 +107,25 @@ class Cursor:
             self.fault = "no token of the vocabulary can follow"
         words[:] = text
 
+    def fill_all(self, drafts: list[int], masks: np.ndarray) -> None:
+        """Masks of the next token and of each one behind a draft, as if the drafts before it were right. What stands
+        behind a draft that cannot be right is never drawn: anything goes there."""
+        masks.fill(0xFFFFFFFF)
+        self.catch_up()
+        taken = 0
+        for at in range(len(masks)):
+            if self.trouble:
+                return
+            self.fill(masks[at])
+            draft = drafts[at] if at < len(drafts) else -1
+            if draft < 0 or not masks[at, draft // 32] >> np.uint32(draft % 32) & 1 or self.ends_with(draft):
+                break
+            if not self.grammar.accept(draft):
+                self.fault = f"token {draft} is allowed, but not accepted"
+            taken += 1
+        if taken and not self.trouble:
+            self.grammar.rollback(taken)
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -79,14 +142,15 @@ class RowGrammars:
     def __init__(self, *, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self._num_words = -(-vocab_size // 32)
         self._eos_words = self._words(eos_token_ids)
-        self._grammars: dict[int, Grammar] = {}  # by request id: at the beginning of the text
+        # by request id: at the beginning of the text, and how to get the same once more
+        self._grammars: dict[int, tuple[Grammar, Callable[[], Grammar]]] = {}
         self._cursors: dict[int, Cursor] = {}  # by row
         self._flights: deque[_Flight] = deque()
         self._thread: ThreadPoolExecutor | None = None
 
-    def open(self, request_id: int, grammar: Grammar) -> None:
-        """A request with a grammar was taken in."""
-        self._grammars[request_id] = grammar
+    def open(self, request_id: int, grammar: Grammar, anew: Callable[[], Grammar]) -> None:
+        """A request with a grammar was taken in. `anew` compiles it once more, in any thread."""
+        self._grammars[request_id] = grammar, anew
 
     def close_request(self, request_id: int) -> None:
         """It has ended. Unknown ids are ignored."""
@@ -149,12 +213,7 @@ class RowGrammars:
             for count, token in enumerate(drawn.get(row, ()), start=1):
                 if cursor.fault:
                     break
-                if cursor.ends_with(token):
-                    ends[row] = count
-                    break
-                if not cursor.grammar.accept(token):
-                    cursor.fault = cursor.grammar.error or f"token {token} was drawn although its mask forbids it"
-                elif cursor.grammar.done:
+                if self._take(cursor, token):
                     ends[row] = count
                     break
             if cursor.fault:
@@ -167,9 +226,11 @@ class RowGrammars:
 
     def _cursor(self, admit: RowAdmit) -> Cursor:
         stops = admit.stop_token_ids
+        grammar, anew = self._grammars[admit.request_id]
         return Cursor(
-            grammar=self._grammars[admit.request_id].clone(),
-            behind=admit.token_ids[admit.num_prompt :].tolist(),
+            grammar=grammar.clone(),
+            anew=anew,
+            tokens=admit.token_ids[admit.num_prompt :].tolist(),
             stop_ids=frozenset(stops),
             stop_words=self._words(stops),
             eos_words=self._eos_words,
@@ -195,26 +256,25 @@ class RowGrammars:
                 cursor.fault = f"its grammar took {took_s:.3f} s to say what may follow; at most {MAX_MASK_S:g} s"
         return SampleInputs(mask_row=np.asarray(rows, dtype=np.int32), masks=masks)
 
-    def _fill(self, cursor: Cursor, drafts: list[int], masks: np.ndarray) -> None:
-        """Masks of the next token and of each one behind a draft, as if the drafts before it were right. What stands
-        behind a draft that cannot be right is never drawn: anything goes there."""
-        masks.fill(0xFFFFFFFF)
-        grammar = cursor.grammar
+    @staticmethod
+    def _fill(cursor: Cursor, drafts: list[int], masks: np.ndarray) -> None:
         try:
-            cursor.catch_up()
-            taken = 0
-            for at in range(len(masks)):
-                cursor.fill(masks[at])
-                if at == len(drafts) or cursor.ends_with(drafts[at]) or not grammar.accept(drafts[at]):
-                    break
-                taken += 1
-            if taken:
-                grammar.rollback(taken)
-            cursor.fault = cursor.fault or grammar.error
-        except Exception as error:  # a library's: it ends this row and no other
+            cursor.fill_all(drafts, masks)
+            if cursor.trouble and cursor.renew():
+                cursor.fill_all(drafts, masks)
+            cursor.fault = cursor.trouble
+        except BaseException as error:  # a library's, panics among them: it ends this row and no other
             cursor.fault = f"{type(error).__name__}: {error}"
         if cursor.fault:
             masks.fill(0xFFFFFFFF)
+
+    @staticmethod
+    def _take(cursor: Cursor, token: int) -> bool:
+        try:
+            return cursor.take(token)
+        except Exception as error:
+            cursor.fault = f"{type(error).__name__}: {error}"
+            return False
 
 
 def _tokens_by_row(result: StepResult) -> dict[int, list[int]]:

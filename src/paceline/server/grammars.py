@@ -24,7 +24,8 @@ COMPILE_LIMIT_S = 30.0  # of waiting for the engine; what was tried takes far le
 
 
 class Checker(Protocol):
-    """Says, in a thread that may wait, whether a grammar can be used: raises RequestError if not."""
+    """Says, in a thread that may wait, whether a grammar can be used: raises RequestError if not, EngineError when it
+    cannot find out."""
 
     def check(self, grammar: bytes) -> None: ...
 
@@ -50,7 +51,8 @@ class GrammarDesk:
         )
 
     async def check(self, grammar: bytes) -> None:
-        """Returns if it can be used. Raises RequestError; QueueFullError when too many wait."""
+        """Returns if it can be used. Raises RequestError; QueueFullError when too many wait; EngineError when that
+        cannot be found out now, which is not remembered."""
         digest = hashlib.blake2b(grammar, digest_size=16).digest()
         if digest in self._verdicts:
             verdict = self._verdicts[digest] = self._verdicts.pop(digest)

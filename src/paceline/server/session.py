@@ -189,13 +189,11 @@ class EngineSession:
 
     async def prepare_grammar(self, grammar: bytes, *, within_s: float) -> None:
         """Returns when the engine has compiled it, which never keeps other calls waiting. Raises RequestError when it
-        is wrong or takes longer than `within_s`."""
+        is wrong, EngineError when it takes longer than `within_s`."""
         end, pause_s = self._loop.time() + within_s, 0.002
         while not await self._ask(lambda client: client.prepare_grammar(grammar)):
             if self._loop.time() > end:
-                raise RequestError(
-                    "the grammar is not compiled yet", param="grammar", seen=f"after {within_s:g} s", fix="try again"
-                )
+                raise EngineError("the grammar is not compiled yet", seen=f"after {within_s:g} s", fix="try again")
             await asyncio.sleep(pause_s)
             pause_s = min(0.05, 2 * pause_s)
 

@@ -14,7 +14,7 @@ from paceline.runtime.kv_cache import Workspace
 
 pytestmark = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
 if not native.why_not():
-    from paceline.runtime.kernels.cpu.blocks import NativeBlocks
+    from paceline.runtime.kernels.cpu.blocks import LAYOUTS, NativeBlocks
 
 NUMBERS = {t.name: number for number, t in GGML_TYPES.items()}
 TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
@@ -123,6 +123,20 @@ def test_what_the_native_code_would_read_outside_of_is_refused() -> None:
         NativeBlocks.gather(packed, torch.tensor([0, 33]))
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_blocks_that_do_not_fill_the_shape_are_not_packed(name: str) -> None:
+    """The native code believes the shape: half a block too few would be read, and written, outside."""
+    size, raw = GGML_TYPES[NUMBERS[name]].block_size, blocks(name, 4, 256)
+    for rows, columns in [(5, 256), (3, 256), (8, 256 - size // 2), (4, 0), (256 * 4 // (size // 2), size // 2)]:
+        with pytest.raises(AssertionError):
+            NativeBlocks.pack(raw, NUMBERS[name], rows, columns)
+    with pytest.raises(AssertionError):
+        NativeBlocks.pack(raw.view(np.int8), NUMBERS[name], 4, 256)
+
+
 def test_types_without_a_packing_are_named() -> None:
     taken = {name for name, number in NUMBERS.items() if NativeBlocks.takes(number)}
     assert taken == set(TYPES)
+    sizes = {number: (GGML_TYPES[number].block_size, GGML_TYPES[number].block_bytes) for number in LAYOUTS}
+    assert sizes == LAYOUTS
+    assert {NUMBERS[name] for name in TYPES} == set(LAYOUTS)

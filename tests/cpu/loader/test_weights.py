@@ -16,6 +16,8 @@ from paceline.contracts.specs import ModelSpec
 from paceline.errors import ModelError, UnsupportedError
 from paceline.hub import describe
 from paceline.hub.files import ModelFiles, inspect
+from paceline.runtime.kernels.reference.blocks import ReferenceBlocks
+from paceline.runtime.layers.linear import StoredBlocks
 from paceline.runtime.loader import open_weights
 from paceline.runtime.loader.dummy import weight_shapes
 from paceline.runtime.loader.gguf import hf_name
@@ -54,7 +56,7 @@ def stored_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return weights
 
 
-def streamed(files: ModelFiles, spec: ModelSpec | None = None, **options: Any) -> dict[str, torch.Tensor]:
+def streamed(files: ModelFiles, spec: ModelSpec | None = None, **options: Any) -> dict[str, Any]:
     pairs = list(open_weights(files, spec or describe(files), **options))
     assert len({name for name, _ in pairs}) == len(pairs)
     return dict(pairs)
@@ -166,6 +168,38 @@ def test_gguf_files_give_the_checkpoint_back(tmp_path: Path, kind: str, stored: 
     assert dict(weight_shapes(spec)) == {name: value.shape for name, value in wanted.items()}
     narrow = streamed(files, spec, dtype=torch.bfloat16)
     assert_same(narrow, {name: value.bfloat16() for name, value in found.items()})
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama with biases", "mistral", "qwen2", "gemma3"])
+@pytest.mark.parametrize("stored", ["Q8_0", "Q4_0", "Q5_1"])
+def test_matrices_that_stay_in_blocks_are_the_same_numbers(tmp_path: Path, kind: str, stored: str) -> None:
+    """The rows of q and k in a llama file too, which are put back in order as bytes."""
+    model, arch = tiny(kind), "llama" if kind.startswith(("llama", "mistral")) else kind
+    number = gguf.GGMLQuantizationType[stored].value
+    write_gguf(tmp_path / "m.gguf", model, arch, gguf.GGMLQuantizationType[stored])
+    files = inspect(tmp_path / "m.gguf", kind)
+    floats = streamed(files, dtype=torch.float32)
+    found = streamed(files, dtype=torch.float32, keep_blocks=lambda ggml_type: ggml_type == number)
+    assert list(found) == list(floats)
+    for name, value in found.items():
+        if isinstance(value, StoredBlocks):
+            assert value.ggml_type == number
+            assert value.shape == floats[name].shape
+            value = ReferenceBlocks.pack(value.raw, value.ggml_type, *value.shape)
+        else:
+            assert value.dim() == 1, name
+        assert torch.equal(value, floats[name]), name
+    plain = streamed(files, dtype=torch.float32, keep_blocks=lambda _ggml_type: False)
+    assert_same(plain, floats)
+
+
+def test_rows_of_half_a_block_are_refused_though_the_bytes_are_there(tmp_path: Path) -> None:
+    """32 rows of 16 weights fill 16 blocks of Q4_0, but no row is whole blocks."""
+    raw = gguf.quants.quantize(np.ones((16, 32), dtype=np.float32), gguf.GGMLQuantizationType.Q4_0)
+    halves = {"blk.0.ffn_up.weight": ("Q4_0", (32, 16), raw.tobytes())}
+    (tmp_path / "m.gguf").write_bytes(model_bytes(tensors=halves))
+    with pytest.raises(ModelError, match="Q4_0 blocks cannot fill"):
+        streamed(inspect(tmp_path / "m.gguf", "m"), keep_blocks=lambda _ggml_type: True)
 
 
 def test_rotary_divisors_are_no_weight(tmp_path: Path) -> None:

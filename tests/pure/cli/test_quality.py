@@ -109,3 +109,10 @@ def test_gates_take_scores_at_the_margin_of_the_spec(tmp_path):
     found = run(gate.app, "check", spec, "--score", good, "--base-score", good)
     assert found.exit_code == 0, found.output
     assert "by more than 20 points" in found.output
+
+
+def test_half_a_perplexity_is_refused_and_not_dropped(tmp_path):
+    (tmp_path / "gates.toml").write_text("[quality]\nmax_perplexity_ratio = 1.02\n")
+    found = run(gate.app, "check", tmp_path / "gates.toml", "--perplexity", tmp_path / "one.json")
+    assert found.exit_code == 2
+    assert "give both" in found.output

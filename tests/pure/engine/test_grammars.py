@@ -16,9 +16,9 @@ from tests.fakes.word_grammar import WordGrammar, compiler
 from paceline.contracts.decision import Reason
 from paceline.contracts.ports import Grammar
 from paceline.contracts.request import FinishReason
-from paceline.engine import row_grammars
+from paceline.engine import grammars, row_grammars
 from paceline.engine.grammars import GrammarCache
-from paceline.errors import RequestError
+from paceline.errors import EngineError, RequestError
 
 TOKEN_BYTES = letter_bytes(VOCAB, (EOS,))
 FACTORY = compiler(TOKEN_BYTES, EOS)
@@ -87,6 +87,62 @@ def test_the_cache_keeps_the_grammars_of_late() -> None:
     cache.compiled(specs[0])
     assert factory.num_compiled == 4
     cache.close()
+
+
+def test_a_compiler_that_panics_costs_its_grammar_and_no_thread() -> None:
+    class Panics:
+        def compile(self, grammar: bytes) -> Grammar:
+            raise SystemExit("as a panic of a library is: no Exception")
+
+    cache = GrammarCache(Panics())
+    errors = []
+    for ask in (cache.compiled, cache.prepare):
+        with pytest.raises(RequestError, match="cannot be compiled") as caught:
+            ask(FIXED.spec)
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+    cache.close()
+
+
+def test_only_who_asks_first_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "READY_WITHIN_S", 60.0)
+    factory = Slow()
+    cache = GrammarCache(factory)
+    first = threading.Thread(target=cache.prepare, args=(FIXED.spec,))
+    first.start()
+    while not len(cache):
+        time.sleep(0.001)
+    for _ in range(100):
+        assert not cache.prepare(FIXED.spec)
+    assert first.is_alive()
+    factory.go.set()
+    first.join(20.0)
+    assert cache.prepare(FIXED.spec)
+    cache.close()
+
+
+def test_a_closed_engine_takes_no_grammar_and_says_why() -> None:
+    factory = Slow()
+    built = scripted_engine(grammars=factory)
+    errors: list[Exception] = []
+
+    def submit(request_id: int, grammar: WordGrammar) -> None:
+        try:
+            built.core.submit(request(request_id, grammar))
+        except Exception as error:
+            errors.append(error)
+
+    waiting = [threading.Thread(target=submit, args=(1, FIXED)), threading.Thread(target=submit, args=(2, ENDLESS))]
+    for thread in waiting:
+        thread.start()
+    while built.core._grammars.cache.__len__() < 2:
+        time.sleep(0.001)
+    built.core.close()
+    factory.go.set()
+    for thread in waiting:
+        thread.join(20.0)
+    submit(3, FIXED)
+    assert [type(error) for error in errors] == [EngineError] * 3
 
 
 # --- intake

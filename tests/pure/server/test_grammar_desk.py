@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from paceline.errors import QueueFullError, RequestError
+from paceline.errors import EngineError, QueueFullError, RequestError
 from paceline.server import grammars
 from paceline.server.grammars import GrammarDesk
 
@@ -58,6 +58,27 @@ def test_a_refusal_is_remembered_and_is_a_new_error_for_each_caller() -> None:
             errors.append(caught.value)
         assert gate.seen == [b"bad one"]
         assert len({id(error) for error in errors}) == 3
+        desk.close()
+
+    asyncio.run(scene())
+
+
+def test_what_could_not_be_found_out_is_not_remembered() -> None:
+    class Weak(Gate):
+        def check(self, grammar: bytes) -> None:
+            super().check(grammar)
+            if len(self.seen) == 1:
+                raise EngineError("the process does not start")
+
+    async def scene() -> None:
+        weak = Weak()
+        weak.go.set()
+        desk = GrammarDesk(weak)
+        with pytest.raises(EngineError, match="does not start"):
+            await desk.check(b"fine")
+        await desk.check(b"fine")
+        await desk.check(b"fine")
+        assert weak.seen == [b"fine", b"fine"]
         desk.close()
 
     asyncio.run(scene())

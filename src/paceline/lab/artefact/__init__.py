@@ -1,7 +1,6 @@
 """What a run leaves on disk: written so that a crash leaves a valid part, read with checks, recomputed to the byte.
 
     write_run, read_run, recompute   the folder of one run
-    RecordLog                        records while the run goes on
     compare_runs                     an A/B verdict between two of them
     canonical                        the one way to write a value as JSON
 
@@ -15,7 +14,6 @@ from paceline.lab.artefact.comparison import Comparison, Difference, Line
 from paceline.lab.artefact.encode import canonical
 from paceline.lab.artefact.plans import plan_digest
 from paceline.lab.artefact.store import (
-    RecordLog,
     StoredRun,
     is_intact,
     read_plan,
@@ -29,7 +27,6 @@ __all__ = [
     "Comparison",
     "Difference",
     "Line",
-    "RecordLog",
     "StoredRun",
     "canonical",
     "compare_runs",

@@ -19,9 +19,9 @@ import numpy as np
 
 from paceline.contracts.artefact import Caution, Estimate
 from paceline.lab.artefact.arms import Arm, align
-from paceline.lab.artefact.comparison import BETTER, INCOMPARABLE, SAME, WORSE, Comparison, Line
+from paceline.lab.artefact.comparison import BETTER, INCOMPARABLE, SAME, WORSE, Comparison, Line, figure_words
 from paceline.lab.artefact.differences import differences, workload_of
-from paceline.lab.artefact.plans import plan_digest
+from paceline.lab.artefact.plans import same_plan
 from paceline.lab.artefact.scores import quality_lines
 from paceline.lab.artefact.store import StoredRun
 from paceline.lab.metrics.columns import Floats
@@ -43,13 +43,13 @@ def compare_runs(
     """B against A. The margins are those of "not worse": a share of goodput and throughput, a share of a latency, and
     points of right answers (0.02: two)."""
     obstacles = list(_obstacles(a, b))
-    same_plan = plan_digest(a.info, a.records) == plan_digest(b.info, b.records)
-    reasons = [] if same_plan else ["their plans differ, so requests do not pair: small differences will not show"]
+    paired = same_plan(a, b)
+    reasons = [] if paired else ["their plans differ, so requests do not pair: small differences will not show"]
     lines: list[Line] = []
     num_pairs = 0
     if not obstacles:
-        x, y, num_pairs = align(a, b, paired=same_plan)
-        lines = list(_lines(a, b, x, y, same_plan, margin, latency_margin, seed))
+        x, y, num_pairs = align(a, b, paired=paired)
+        lines = list(_lines(a, b, x, y, paired, margin, latency_margin, seed))
         lines = _judged([*lines, *quality_lines(a.path, b.path, margin=quality_margin)])
     answer, sentence = (INCOMPARABLE, f"Not comparable: {'; '.join(obstacles)}.") if obstacles else _verdict(lines)
     return Comparison(
@@ -57,7 +57,7 @@ def compare_runs(
         b=b.info.name,
         answer=answer,
         sentence=sentence,
-        paired=same_plan and not obstacles,
+        paired=paired and not obstacles,
         num_pairs=num_pairs,
         reasons=(*obstacles, *reasons),
         lines=tuple(lines),
@@ -93,8 +93,9 @@ def _lines(
     a: StoredRun, b: StoredRun, x: Arm, y: Arm, paired: bool, margin: float, latency_margin: float, seed: int
 ) -> Iterator[Line]:
     before, after = a.metrics.whole, b.metrics.whole
-    open_pairs = paired and not a.info.closed_loop
-    # open loop: both were asked the same number in the same time, so the share that is good is the rate
+    # open loop: both were asked the same number in the same time, so the share that is good is the rate. Not so with
+    # later turns, which come when the server has answered
+    open_pairs = paired and not a.info.closed_loop and not any(r.turn for run in (a, b) for r in run.records)
     goodput = mean_ratio(x.good, y.good) if open_pairs else mean_ratio(x.good_rate, y.good_rate, paired=False)
     yield _line("goodput", goodput, before.goodput_rps, after.goodput_rps, True, margin)
     share = mean_ratio(x.counted, y.counted, paired=paired)
@@ -188,22 +189,23 @@ def _rises(line: Line) -> bool | None:
 
 
 def _sentence(line: Line, answer: str, p: float | None) -> str:
-    e = line.ratio
+    e, name = line.ratio, figure_words(line.figure)
+    name = name[:1].upper() + name[1:]
     if e.value is None:
-        return f"{line.figure}: {answer} ({e.reason})."
+        return f"{name}: {answer} ({e.reason})."
     between = f", 95 % interval {e.lo:.3g} to {e.hi:.3g}" if e.lo is not None and e.hi is not None else ", no interval"
     chance = "" if p is None else f", p {p:.2g} with all figures counted"
     if e.unit == "share":
         bounds = f"{100 * (e.lo or 0):+.1f} to {100 * (e.hi or 0):+.1f}"
-        return f"{line.figure}: {answer}; {100 * e.value:+.1f} points of right answers, 95 % interval {bounds}{chance}."
-    return f"{line.figure}: {answer}; {e.value:.3g} times A{between}{chance}."
+        return f"{name}: {answer}; {100 * e.value:+.1f} points of right answers, 95 % interval {bounds}{chance}."
+    return f"{name}: {answer}; {e.value:.3g} times A{between}{chance}."
 
 
 def _verdict(lines: Sequence[Line]) -> tuple[str, str]:
     """Goodput decides where it differs; else all figures that differ must agree."""
     head = lines[0]
-    better = [line.figure for line in lines if line.answer == BETTER]
-    worse = [line.figure for line in lines if line.answer == WORSE]
+    better = [figure_words(line.figure) for line in lines if line.answer == BETTER]
+    worse = [figure_words(line.figure) for line in lines if line.answer == WORSE]
     if head.answer in (BETTER, WORSE):
         against = worse if head.answer == BETTER else better
         but = f" But {', '.join(against)} went the other way." if against else ""
@@ -215,5 +217,5 @@ def _verdict(lines: Sequence[Line]) -> tuple[str, str]:
         )
     if better or worse:
         answer = BETTER if better else WORSE
-        return answer, f"B is {answer} in {', '.join(better or worse)}; goodput: {head.sentence}"
+        return answer, f"B is {answer} in {', '.join(better or worse)}. {head.sentence}"
     return SAME, f"No difference shown in {len(lines)} figures. {head.sentence}"

@@ -9,6 +9,17 @@ import msgspec
 from paceline.contracts.artefact import Caution, Estimate
 
 BETTER, WORSE, SAME, INCOMPARABLE = "better", "worse", "no difference shown", "not comparable"
+_WORDS = {"tokens_per_s": "output tokens/s", "ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+
+
+def figure_words(figure: str) -> str:
+    """A figure's name within a sentence: `ttft_p50` is "TTFT p50", `quality:sums` is "quality (sums)"."""
+    if figure in _WORDS:
+        return _WORDS[figure]
+    head, _, of = figure.partition(":")
+    term, _, mark = head.rpartition("_")
+    name = f"{_WORDS[term]} {mark}" if term in _WORDS else head.replace("_", " ")
+    return f"{name} ({of})" if of else name
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

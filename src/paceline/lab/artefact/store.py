@@ -8,8 +8,8 @@
     verdict.json             the gates' answer (optional)
     report.html, log.txt     for a person (written by others)
 
-Records may be written while the run goes on (`RecordLog`): a folder without metrics.json is a partial artefact and
-still valid. JSON files are replaced whole, never half written.
+A folder without metrics.json, or with records that end in the middle, is what a crash while writing leaves: a partial
+artefact, and still valid. JSON files are replaced whole, never half written.
 """
 
 from __future__ import annotations
@@ -48,27 +48,6 @@ class StoredRun(msgspec.Struct, kw_only=True):
     verdict: Verdict | None = None
 
 
-class RecordLog:
-    """Writes records to a run's folder while the run goes on. `info` should say status "partial": it is what a reader
-    finds if nobody comes to finish the run with `write_run`."""
-
-    def __init__(self, path: Path, info: RunInfo) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        if (path / REQUESTS).exists():
-            raise LabError(f"{path} holds a run already", fix="choose another folder")
-        _replace(path / RUN, canonical(info))
-        self._lines = LineWriter(path / REQUESTS)
-
-    def append(self, record: RequestRecord) -> None:
-        self._lines.append(record)
-
-    def flush(self) -> None:
-        self._lines.flush()
-
-    def close(self) -> None:
-        self._lines.close()
-
-
 def write_run(
     path: Path | str,
     info: RunInfo,
@@ -78,7 +57,7 @@ def write_run(
     server_metrics: Iterable[dict[str, Any]] | None = None,
     verdict: Verdict | None = None,
 ) -> StoredRun:
-    """Writes (or finishes) a run's folder and returns it as `read_run` would.
+    """Writes a run's folder and returns it as `read_run` would.
 
     The metrics are computed from `info` as it reads back (its floats are rounded), so `recompute` gives equal bytes.
     """

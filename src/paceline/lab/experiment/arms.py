@@ -92,4 +92,7 @@ def weight_paths(server: Server, options: Mapping[str, Any], config: Mapping[str
 
 def _holds_weights(path: Path) -> bool:
     suffixes = (".safetensors", ".gguf")
-    return path.suffix in suffixes if path.is_file() else any(p.suffix in suffixes for p in path.iterdir())
+    try:
+        return path.suffix in suffixes if path.is_file() else any(p.suffix in suffixes for p in path.iterdir())
+    except OSError:  # not for us to look into
+        return False

@@ -3,8 +3,9 @@
     with the_server(url or launch) as target:
         results = run_bench(target, specs, seed=0, out=folder)
 
-One workload leaves its run in `out` itself; several leave one folder each and `matrix.json` beside them. An experiment
-with repeats and a verdict between configurations is `runner`'s; two stored runs are compared by `lab.artefact`.
+One workload leaves its run in `out` itself; several leave one folder each and `matrix.json` beside them, written anew
+after each, so that an interrupted matrix is a valid one. An experiment with repeats and a verdict between
+configurations is `runner`'s; two stored runs are compared by `lab.artefact`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import msgspec
 
 from paceline.contracts.artefact import Answer, Caution, Verdict
 from paceline.contracts.slo import Outcome
-from paceline.errors import LabError
-from paceline.lab.artefact import StoredRun, canonical, write_verdict
+from paceline.errors import LabError, PacelineError
+from paceline.lab.artefact import StoredRun, canonical, read_plan, write_verdict
+from paceline.lab.experiment.counts import Counts
 from paceline.lab.experiment.measure import MeasureOptions, measure
 from paceline.lab.experiment.process import Launch, OwnedServer
 from paceline.lab.gates import Evidence, GateSpec, evaluate
@@ -30,10 +32,9 @@ from paceline.lab.load import Progress, Target, probe
 from paceline.lab.workload import WorkloadSpec
 
 MATRIX_FILE = "matrix.json"
-DEFAULT_GATES = GateSpec(
-    ttft=TtftGate(required=False), tpot=TpotGate(required=False), goodput=GoodputGate(min_ratio=None)
-)
-"""Each class's own targets; a class without one is not measured, which passes by."""
+DEFAULT_GATES = GateSpec(ttft=TtftGate(required=False), tpot=TpotGate(required=False), goodput=GoodputGate())
+"""Each class's own targets, at the share that it asks for; a class without one is not measured, which passes by."""
+_RESULTS = ("run.json", MATRIX_FILE, "experiment.json")
 
 
 class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +44,8 @@ class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     path: str = ""  # of the run, below the matrix's folder
     status: str = "ok"  # ok, partial, failed
-    reason: str = ""
-    answer: str = Answer.NOT_MEASURED
+    reason: str = ""  # why it failed
+    answer: Answer = Answer.NOT_MEASURED
     sentence: str = ""
     figures: dict[str, Any] = {}  # name -> value: what a table shows
     cautions: tuple[Caution, ...] = ()
@@ -55,7 +56,7 @@ class MatrixResult(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     model: str = ""
     created: str = ""
-    status: str = "complete"
+    status: str = "complete"  # or partial: the rows are those that were measured
     rows: tuple[MatrixRow, ...] = ()
 
 
@@ -75,6 +76,13 @@ def the_server(
         yield asyncio.run(probe(server.url, **keys)), {"kind": "warm", **start}
 
 
+def refuse_used(out: Path) -> None:
+    """LabError for a folder with results: nothing that was measured is written over."""
+    for name in _RESULTS:
+        if (out / name).exists():
+            raise LabError("this folder holds results already", seen=out / name, fix="name another one")
+
+
 def run_bench(
     target: Target,
     specs: Sequence[WorkloadSpec],
@@ -87,36 +95,43 @@ def run_bench(
     on_begin: Callable[[WorkloadSpec, int], None] = lambda _spec, _number: None,
     on_progress: Callable[[Progress], None] | None = None,
     on_end: Callable[[StoredRun], None] = lambda _run: None,
+    on_failed: Callable[[WorkloadSpec, PacelineError], None] = lambda _spec, _error: None,
     stop: threading.Event | None = None,
 ) -> list[StoredRun]:
-    """Measures every spec in order. A workload that cannot be measured is written down as failed and the next one is
-    tried, unless it is the only one: then LabError or ConfigError is raised. `stop` ends after what is under way."""
+    """Measures every spec in order; the runs that were measured. A workload that cannot be is written down as failed
+    and the next one is tried, unless it is the only one: then LabError or ConfigError is raised, as for a folder with
+    results. `stop` ends after what is under way."""
     options, stop = options or MeasureOptions(), stop or threading.Event()
+    options = msgspec.structs.replace(options, counts=options.counts or Counts())  # counted once for all of them
     single = len(specs) == 1
+    folders = [out if single else out / spec.name for spec in specs]
+    for folder in dict.fromkeys((out, *folders)):
+        refuse_used(folder)
     runs: list[StoredRun] = []
     rows: list[MatrixRow] = []
-    for number, spec in enumerate(specs, 1):
+    for number, (spec, folder) in enumerate(zip(specs, folders, strict=True), 1):
         if stop.is_set():
             break
         on_begin(spec, number)
-        folder = out if single else out / spec.name
         named = msgspec.structs.replace(options, name=options.name if single and options.name else spec.name)
         try:
             run = measure(
                 target, spec, seed=seed, out=folder, rate=rate, options=named, on_progress=on_progress, stop=stop
             )
-        except LabError as error:
+        except PacelineError as error:
             if single:
                 raise
             rows.append(_failed(spec, error))
-            continue
-        run.verdict = judged(run, gates or DEFAULT_GATES)
-        write_verdict(folder, run.verdict)
-        runs.append(run)
-        rows.append(_row(spec, run, out))
-        on_end(run)
-    if not single:
-        _write_matrix(target, runs, rows, out, partial=stop.is_set())
+            on_failed(spec, error)
+        else:
+            run.verdict = judged(run, gates or DEFAULT_GATES)
+            write_verdict(folder, run.verdict)
+            runs.append(run)
+            rows.append(_row(spec, run, out))
+            on_end(run)
+        if not single:
+            whole = len(rows) == len(specs) and all(row.status != "partial" for row in rows)
+            _write_matrix(target, runs, rows, out, whole=whole)
     return runs
 
 
@@ -126,11 +141,16 @@ def judged(run: StoredRun, gates: GateSpec) -> Verdict:
 
 
 def error_share(run: StoredRun) -> float:
-    """Requests that ended badly, of all that the client did not end itself."""
-    own = {Outcome.CLIENT_CANCEL.value, Outcome.DISCONNECT.value, Outcome.TIMEOUT.value}
-    outcomes = run.metrics.whole.outcomes
-    total = sum(count for name, count in outcomes.items() if name not in own)
-    return 1 - outcomes.get(Outcome.OK.value, 0) / total if total else 0.0
+    """Requests that ended badly, of all but those that the client ended because the workload says so. A time-out that
+    nobody planned is the server's."""
+    planned = {request.id for request in read_plan(run.path) if request.faults.timeout_s is not None}
+    left = (Outcome.CLIENT_CANCEL, Outcome.DISCONNECT)
+    counted = [
+        record.outcome
+        for record in run.records
+        if record.outcome not in left and not (record.outcome is Outcome.TIMEOUT and record.id in planned)
+    ]
+    return sum(outcome is not Outcome.OK for outcome in counted) / len(counted) if counted else 0.0
 
 
 def read_matrix(folder: Path) -> MatrixResult:
@@ -143,9 +163,10 @@ def read_matrix(folder: Path) -> MatrixResult:
         ) from None
 
 
-def _failed(spec: WorkloadSpec, error: LabError) -> MatrixRow:
+def _failed(spec: WorkloadSpec, error: PacelineError) -> MatrixRow:
+    reason = error.message if error.seen is None else f"{error.message}: {error.seen}"
     return MatrixRow(
-        name=spec.name, description=spec.description, status="failed", reason=str(error), answer=Answer.INVALID
+        name=spec.name, description=spec.description, status="failed", reason=reason[:300], answer=Answer.INVALID
     )
 
 
@@ -177,14 +198,17 @@ def _row(spec: WorkloadSpec, run: StoredRun, out: Path) -> MatrixRow:
 
 
 def _write_matrix(
-    target: Target, runs: Sequence[StoredRun], rows: Sequence[MatrixRow], out: Path, *, partial: bool
+    target: Target, runs: Sequence[StoredRun], rows: Sequence[MatrixRow], out: Path, *, whole: bool
 ) -> None:
+    """All or nothing."""
     result = MatrixResult(
         server=f"{target.info.kind} {target.info.version}".strip(),
         model=target.info.model,
         created=runs[0].info.created if runs else "",
-        status="partial" if partial else "complete",
+        status="complete" if whole else "partial",
         rows=tuple(rows),
     )
     out.mkdir(parents=True, exist_ok=True)
-    (out / MATRIX_FILE).write_bytes(canonical(result))
+    fresh = out / f"{MATRIX_FILE}.new"
+    fresh.write_bytes(canonical(result))
+    fresh.replace(out / MATRIX_FILE)

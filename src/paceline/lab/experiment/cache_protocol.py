@@ -24,6 +24,7 @@ from paceline.contracts.workload import Endpoint, Faults, PlannedRequest
 from paceline.errors import LabError
 from paceline.lab.load import LoadOptions, Target, run_load
 from paceline.lab.workload import Content, Plan, WorkloadSpec
+from paceline.lab.workload.reuse import reusable_tokens
 
 PRIME_SEED = 0x5EED  # mixed into a primer's own text, so that only the prefix is shared with the load
 PRIME_SLOTS = 2  # primers in flight at once
@@ -137,27 +138,40 @@ def _prime(target: Target, plan: Plan, content: Content, load: LoadOptions) -> d
 
 
 def implied_hit(
-    spec: WorkloadSpec, records: Sequence[RequestRecord], done: dict[str, Any]
+    requests: Sequence[PlannedRequest], records: Sequence[RequestRecord], done: dict[str, Any]
 ) -> tuple[float | None, float | None]:
-    """(most, least) share of prompt tokens that the plan lets come from the cache: shared prefixes that were primed,
-    and the template's head, with and without their last incomplete block. (None, None) where the plan cannot say:
-    turns and documents depend on what was answered, and unprimed prefixes on who came first."""
-    shares = any(s.prefix for s in spec.streams)
-    if any(s.turns or s.documents for s in spec.streams) or (shares and not done.get("num_primed")):
-        return None, None
+    """(most, least) share of these records' prompt tokens that the plan lets come from the cache.
+
+    Most: all that an earlier request of the plan had, for an endless cache of single tokens, and the template's head.
+    Least: prefixes that were primed, without their last incomplete block, and the head of prompts that share nothing;
+    what is only shared among the load's own requests may have been dropped, or asked for by two at once. (None, None)
+    where the plan cannot say: later turns hold what was answered."""
     asked = sum(r.prompt_tokens for r in records)
-    if not asked:
+    if not asked or any(r.turn for r in requests):
         return None, None
-    head = int(done.get("template_tokens", 0))
-    most = sum((r.num_prefix_asked or 0) + head for r in records) / asked
-    least = sum(max(0, r.num_prefix_asked - _BLOCK_TOKENS) if r.num_prefix_asked else head for r in records) / asked
-    return min(1.0, most), least
+    primed, head = bool(done.get("num_primed")), int(done.get("template_tokens", 0))
+    apart = [msgspec.structs.replace(r, tenant=None) for r in requests]  # not every server keeps tenants apart
+    reusable = dict(zip((r.id for r in apart), reusable_tokens(apart, primed=primed, block_tokens=1), strict=True))
+    shares = {r.id for r in requests if r.num_prefix_tokens or r.shared}
+    most = sum(reusable[r.id][0] + head for r in records) / asked
+    least = 0
+    for r in records:
+        if r.id not in shares:
+            least += head
+        elif primed:
+            least += max(0, r.num_prefix_asked - _BLOCK_TOKENS)
+    return min(1.0, most), least / asked
 
 
 def verify_cache(
-    done: dict[str, Any], spec: WorkloadSpec, records: Sequence[RequestRecord], window: Window
+    done: dict[str, Any],
+    spec: WorkloadSpec,
+    requests: Sequence[PlannedRequest],
+    records: Sequence[RequestRecord],
+    window: Window,
 ) -> dict[str, Any]:
-    """Adds what was measured, and whether it is what was expected: `ok` None means that nothing can be said."""
+    """Adds what was measured, and whether it is what was expected: `ok` None means that nothing can be said.
+    `requests`: the plan that `records` are of."""
     counted = [
         r for r in records if window.start_ns <= r.t_plan_ns < window.end_ns and r.cached_tokens >= 0 < r.prompt_tokens
     ]
@@ -173,7 +187,7 @@ def verify_cache(
     if expect is not None and expect.target is not None:
         target, low = expect.target, expect.target
     else:
-        target, low = implied_hit(spec, counted, done)
+        target, low = implied_hit(requests, counted, done)
     found |= {"expect_hit": target, "tolerance": tolerance, "ok": None}
     if measured is None:
         return {**found, "sentence": "the server does not say what came from its cache: not verified"}
@@ -182,7 +196,8 @@ def verify_cache(
     assert low is not None, "both ends or none"
     found["ok"] = low - tolerance - 1e-9 <= measured <= target + tolerance + 1e-9
     words = "as expected" if found["ok"] else "which breaks the cache protocol"
+    wanted = f"{target:.1%}" if target - low <= tolerance else f"{low:.1%} to {target:.1%}"
     found["sentence"] = (
-        f"{measured:.1%} of prompt tokens came from the cache, {target:.1%} within {tolerance:.1%} expected: {words}"
+        f"{measured:.1%} of prompt tokens came from the cache, {wanted} within {tolerance:.1%} expected: {words}"
     )
     return found

@@ -4,16 +4,26 @@ disk, measures nothing; run again on the same folder it gives the same."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from paceline.contracts.artefact import Answer, Estimate, Verdict
+from paceline.contracts.artefact import Answer, Caution, Estimate, Verdict
 from paceline.lab.artefact import StoredRun, read_run
-from paceline.lab.experiment.edges import PER_REQUEST, Pair, answer_of, pair_up, ratio_of, ratio_of_runs, sentence
+from paceline.lab.experiment.edges import (
+    PER_REQUEST,
+    RATES,
+    Pair,
+    answer_of,
+    pair_up,
+    ratio_of,
+    ratio_of_runs,
+    sentence,
+)
 from paceline.lab.experiment.figures import figures_of, over_repeats, samples_of
 from paceline.lab.experiment.nodes import edge_changes
+from paceline.lab.experiment.quality import summary
 from paceline.lab.experiment.rate_search import asked_share, replay
 from paceline.lab.experiment.results import (
     FIGURES,
@@ -28,15 +38,17 @@ from paceline.lab.experiment.spec import Loaded
 from paceline.lab.experiment.verdicts import gate_edge
 
 MAX_RATE = "max_rate_rps"
-RATES = ("goodput_rps", "good_tokens_per_s")  # per second of the window
+OWN_CAUTIONS = ("invalid_points", "thin_search")
 
 
 def conclude(folder: Path, result: ExperimentResult, loaded: Loaded, status: str) -> ExperimentResult:
     """The result with everything that follows from its points. `status`: complete or partial."""
-    nodes = tuple(_node(node, result, loaded) for node in result.nodes)
+    nodes = tuple(_node(folder, node, result, loaded) for node in result.nodes)
     result = msgspec.structs.replace(result, nodes=nodes, status=status)
     edges = tuple(_edge(folder, result, loaded, node) for node in nodes if node.parent is not None)
-    result = msgspec.structs.replace(result, edges=edges)
+    own = tuple(_cautions(result))
+    others = tuple(c for c in result.cautions if c.code not in OWN_CAUTIONS)
+    result = msgspec.structs.replace(result, edges=edges, cautions=(*others, *own))
     best, why = best_node(result)
     return msgspec.structs.replace(
         result,
@@ -47,7 +59,32 @@ def conclude(folder: Path, result: ExperimentResult, loaded: Loaded, status: str
     )
 
 
-def _node(node: NodeResult, result: ExperimentResult, loaded: Loaded) -> NodeResult:
+def _cautions(result: ExperimentResult) -> Iterator[Caution]:
+    """What was not measured, and searches that so few requests decided that one of them did."""
+    unsound = [p for p in result.points if p.status == "invalid"]
+    if unsound:
+        yield Caution(
+            code="invalid_points",
+            sentence=f"{len(unsound)} of {len(result.points)} points say nothing about their server and are not "
+            f"compared; the first is {unsound[0].id}: {unsound[0].reason}",
+        )
+    thin = {}
+    for node in result.nodes:
+        if node.rate is not None:
+            ends = (node.rate.highest_pass_rps, node.rate.lowest_fail_rps)
+            counts = [level.num_requests for level in node.rate.levels if level.rate_rps in ends]
+            if counts and min(counts) * (1 - node.rate.share) < 1 - 1e-9:
+                thin[node.name] = min(counts)
+    if thin:
+        told = ", ".join(f"{name} {count}" for name, count in thin.items())
+        yield Caution(
+            code="thin_search",
+            sentence=f"So few requests were measured at an end of the search that one of them decides ({told}): "
+            "measure for longer.",
+        )
+
+
+def _node(folder: Path, node: NodeResult, result: ExperimentResult, loaded: Loaded) -> NodeResult:
     points = [p for p in result.points_of(node.name) if p.status == "ok"]
     figures = over_repeats([p for p in points if p.purpose == "compare"])
     search = loaded.spec.search
@@ -58,7 +95,7 @@ def _node(node: NodeResult, result: ExperimentResult, loaded: Loaded) -> NodeRes
         if rate.highest_pass_rps is not None:
             at_rate = [p for p in points if p.rate_rps == rate.highest_pass_rps]
             figures = {**over_repeats(at_rate), MAX_RATE: _max_rate(rate)}
-    return msgspec.structs.replace(node, figures=figures, rate=rate)
+    return msgspec.structs.replace(node, figures=figures, rate=rate, quality=summary(folder, loaded, node.name))
 
 
 def _max_rate(rate: RateResult) -> Estimate:
@@ -134,21 +171,21 @@ def _rate(rate: float | None) -> float:
 
 def _ratios(runs: Sequence[Couple], result: ExperimentResult) -> list[Ratio]:
     """Over all rates together for sums and shares; then at each rate, where there are several."""
-    pairs: list[tuple[float | None, Pair]] = [
-        (point.rate_rps, pair_up(point.repeat, samples_of(a.info, a.records), samples_of(b.info, b.records)))
+    pairs = [
+        pair_up(point.repeat, samples_of(a.info, a.records), samples_of(b.info, b.records), point.rate_rps)
         for point, a, b in runs
     ]
     if not pairs:
         return []
-    rates = list(dict.fromkeys(rate for rate, _ in pairs))
+    rates = list(dict.fromkeys(pair.rate_rps for pair in pairs))
     if any(a.info.closed_loop for _, a, _ in runs):
-        return _closed_loop_ratios(runs, [pair for _, pair in pairs], result.margin)
+        return _closed_loop_ratios(runs, pairs, result.margin)
     several = len(rates) > 1
     together = PER_REQUEST[:3] if several else PER_REQUEST
-    found = [ratio_of(figure, [pair for _, pair in pairs], result.margin) for figure in together]
+    found = [ratio_of(figure, pairs, result.margin) for figure in together]
     if several:
         for rate in rates:
-            here = [pair for at, pair in pairs if at == rate]
+            here = [pair for pair in pairs if pair.rate_rps == rate]
             found += [
                 msgspec.structs.replace(ratio_of(figure, here, result.margin), rate_rps=rate) for figure in PER_REQUEST
             ]
@@ -176,20 +213,19 @@ def max_rate_ratio(parent: NodeResult, child: NodeResult, margin: float) -> Rati
     """Of two searches that know nothing of each other: the logs' half widths add in quadrature."""
     a, b = parent.figures.get(MAX_RATE), child.figures.get(MAX_RATE)
     if a is None or b is None or not a.value or not b.value:
-        silent = parent.name if a is None or not a.value else child.name
-        reason = f"no rate was found that {silent} carries"
-        return Ratio(
-            figure=MAX_RATE,
-            parent=a.value if a else None,
-            child=b.value if b else None,
-            ratio=Estimate(unit="x", reason=reason),
-            answer="not measured",
-            sentence=f"{MAX_RATE}: {reason}",
-        )
-    value = b.value / a.value
-    down = _quadrature(_gap(b.lo, b.value), _gap(a.value, a.hi))
-    up = _quadrature(_gap(b.value, b.hi), _gap(a.lo, a.value))
-    estimate = Estimate(
+        estimate = _bounded_by_fail(parent, child)
+    else:
+        estimate = _of_two_searches(a, b, a.value, b.value)
+    ratio = Ratio(figure=MAX_RATE, parent=a.value if a else None, child=b.value if b else None, ratio=estimate)
+    answer = answer_of(estimate, [], FIGURES[MAX_RATE][1], margin)
+    return msgspec.structs.replace(ratio, answer=answer, sentence=sentence(ratio, answer))
+
+
+def _of_two_searches(a: Estimate, b: Estimate, held: float, carried: float) -> Estimate:
+    value = carried / held
+    down = _quadrature(_gap(b.lo, carried), _gap(held, a.hi))
+    up = _quadrature(_gap(carried, b.hi), _gap(a.lo, held))
+    return Estimate(
         value=value,
         lo=None if down is None else value * math.exp(-down),
         hi=None if up is None else value * math.exp(up),
@@ -198,9 +234,21 @@ def max_rate_ratio(parent: NodeResult, child: NodeResult, margin: float) -> Rati
         method="two searches, half widths of the logs in quadrature",
         reason="" if down is not None and up is not None else "one search found no rate that fails",
     )
-    ratio = Ratio(figure=MAX_RATE, parent=a.value, child=b.value, ratio=estimate)
-    answer = answer_of(estimate, [value], FIGURES[MAX_RATE][1], margin)
-    return msgspec.structs.replace(ratio, answer=answer, sentence=sentence(ratio, answer))
+
+
+def _bounded_by_fail(parent: NodeResult, child: NodeResult) -> Estimate:
+    """Where one of them held no rate at all: the lowest rate it failed at bounds the ratio from one side."""
+    a, b = parent.figures.get(MAX_RATE), child.figures.get(MAX_RATE)
+    silent = child if a is not None and a.value else parent
+    failed = silent.rate.lowest_fail_rps if silent.rate is not None else None
+    reason = f"no rate was found that {silent.name} carries"
+    if failed and silent is parent and b is not None and b.value and b.lo:
+        reason += f"; it failed at {failed:.4g} requests/s already, so this is the least the ratio can be"
+        return Estimate(value=b.value / failed, lo=b.lo / failed, n=b.n, unit="x", method=b.method, reason=reason)
+    if failed and silent is child and a is not None and a.value and a.lo:
+        reason += f"; it failed at {failed:.4g} requests/s already, so this is the most the ratio can be"
+        return Estimate(value=failed / a.value, hi=failed / a.lo, n=a.n, unit="x", method=a.method, reason=reason)
+    return Estimate(unit="x", reason=reason)
 
 
 def _gap(low: float | None, high: float | None) -> float | None:

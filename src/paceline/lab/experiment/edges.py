@@ -4,7 +4,8 @@ Two kinds of uncertainty go into a ratio's interval, and the wider end of both i
 
 - within runs: requests of equal repeats are paired by their ids and resampled in blocks, see `stats.paired`;
 - between runs: with three repeats or more, Student's interval over the repeats' own ratios. With two, the ratio is only
-  called better or worse when both repeats say so. With one, the run-to-run part is unknown, and the words say that.
+  called better or worse when neither repeat says the opposite. With one, the run-to-run part is unknown, and the words
+  say that. All rates of one repeat are one run here.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from paceline.lab.experiment.figures import Samples
 from paceline.lab.experiment.results import FIGURES, Ratio
 from paceline.lab.metrics.columns import Floats
 from paceline.lab.stats import paired
+from paceline.lab.stats.strata import stratified_ratio
 
 _QUANTILE = {"_p50_s": 0.50, "_p95_s": 0.95}
+RATES = ("goodput_rps", "good_tokens_per_s")  # sums over the window: who is not in it adds nothing
 PER_REQUEST = (
     "goodput_rps",
     "attainment",
@@ -36,35 +39,54 @@ PER_REQUEST = (
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """The same plan asked of both nodes: samples of the requests both have, in order of the plan."""
+    """The same plan asked of both nodes: samples by figure, in order of the plan, see `pair_up`."""
 
     repeat: int
     parent: Samples
     child: Samples
+    rate_rps: float | None = None
 
 
-def pair_up(repeat: int, parent: tuple[Sequence[int], Samples], child: tuple[Sequence[int], Samples]) -> Pair:
-    """Keeps the requests that both runs have."""
-    both = set(parent[0]) & set(child[0])
+def pair_up(
+    repeat: int,
+    parent: tuple[Sequence[int], Samples],
+    child: tuple[Sequence[int], Samples],
+    rate_rps: float | None = None,
+) -> Pair:
+    """Keeps the requests that both runs have in their window. Figures of `RATES` keep those of either, with 0 where one
+    has none: turns that a slow server puts off until after the window are missing from its goodput."""
+    both, either = sorted(set(parent[0]) & set(child[0])), sorted(set(parent[0]) | set(child[0]))
 
     def kept(ids: Sequence[int], samples: Samples) -> Samples:
-        order = sorted((number, place) for place, number in enumerate(ids) if number in both)
-        places = np.asarray([place for _, place in order], dtype=np.int64)
-        return Samples({name: values[places] for name, values in samples.items()})
+        place = {number: index for index, number in enumerate(ids)}
+        shared = np.asarray([place[number] for number in both], dtype=np.int64)
+        found = Samples({name: values[shared] for name, values in samples.items()})
+        for name in RATES:
+            if name in samples:
+                found[name] = np.asarray([samples[name][place[n]] if n in place else 0.0 for n in either])
+        return found
 
-    return Pair(repeat=repeat, parent=kept(*parent), child=kept(*child))
+    return Pair(repeat=repeat, parent=kept(*parent), child=kept(*child), rate_rps=rate_rps)
 
 
 def ratio_of(figure: str, pairs: Sequence[Pair], margin: float) -> Ratio:
     """Child over parent in one figure, over all repeats."""
-    of_each = [_one(figure, pair.parent[figure], pair.child[figure]) for pair in pairs]
-    a = np.concatenate([pair.parent[figure] for pair in pairs]) if pairs else np.empty(0)
-    b = np.concatenate([pair.child[figure] for pair in pairs]) if pairs else np.empty(0)
-    within = _one(figure, a, b)
+    repeats = list(dict.fromkeys(pair.repeat for pair in pairs))
+    of_each = [_one(figure, [p for p in pairs if p.repeat == repeat]) for repeat in repeats]
+    a, b = _joined(figure, pairs)
+    within = _one(figure, pairs)
     parent, child = _value(figure, a), _value(figure, b)
     found = Ratio(figure=figure, parent=parent, child=child, ratio=_estimate(within, of_each))
     answer = answer_of(found.ratio, [r.value for r in of_each], FIGURES[figure][1], margin)
+    if within.value == math.inf and within.lo > 1 and not any(r.value < 1 for r in of_each):  # no number, yet an answer
+        answer = "better" if FIGURES[figure][1] else "worse"
     return msgspec.structs.replace(found, answer=answer, sentence=sentence(found, answer))
+
+
+def _joined(figure: str, pairs: Sequence[Pair]) -> tuple[Floats, Floats]:
+    if not pairs:
+        return np.empty(0), np.empty(0)
+    return np.concatenate([p.parent[figure] for p in pairs]), np.concatenate([p.child[figure] for p in pairs])
 
 
 def ratio_of_runs(figure: str, values: Sequence[tuple[float, float]], margin: float) -> Ratio:
@@ -88,12 +110,20 @@ def ratio_of_runs(figure: str, values: Sequence[tuple[float, float]], margin: fl
     return msgspec.structs.replace(ratio, answer=answer, sentence=sentence(ratio, answer))
 
 
-def _one(figure: str, a: Floats, b: Floats) -> paired.Ratio:
-    keep = ~(np.isnan(a) | np.isnan(b))
+def _one(figure: str, pairs: Sequence[Pair]) -> paired.Ratio:
+    """Of all requests of these runs; rates are parts that differ by design."""
+    by_rate = [[p for p in pairs if p.rate_rps == rate] for rate in dict.fromkeys(p.rate_rps for p in pairs)]
+    parts = [_both(*_joined(figure, here)) for here in by_rate or [[]]]
     quantile = _QUANTILE.get(figure[-6:])
-    if quantile is None:
-        return paired.mean_ratio(a[keep], b[keep])
-    return paired.quantile_ratio(a[keep], b[keep], quantile)
+    if quantile is not None:
+        a, b = (np.concatenate(side) for side in zip(*parts, strict=True))
+        return paired.quantile_ratio(a, b, quantile)
+    return paired.mean_ratio(*parts[0]) if len(parts) == 1 else stratified_ratio(parts)
+
+
+def _both(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    keep = ~(np.isnan(a) | np.isnan(b))
+    return a[keep], b[keep]
 
 
 def _value(figure: str, samples: Floats) -> float | None:
@@ -109,18 +139,20 @@ def _value(figure: str, samples: Floats) -> float | None:
 
 def _estimate(within: paired.Ratio, of_each: Sequence[paired.Ratio]) -> Estimate:
     if not math.isfinite(within.value):
-        return Estimate(n=within.n, unit="x", reason="the parent's figure is zero, unknown or infinite")
+        reason = "the parent's figure is zero, unknown or infinite"
+        if within.value == math.inf:
+            reason = "no number: the child's figure is infinite (too much failed), or the parent's is 0"
+        return Estimate(n=within.n, unit="x", method=within.method, reason=reason)
     lo, hi, method = within.lo, within.hi, within.method
     logs = [math.log(r.value) for r in of_each if r.value > 0 and math.isfinite(r.value)]
     if len(logs) >= 3:
         between = paired.ratio_of_repeats(logs)
         lo, hi = min(lo, between.lo), max(hi, between.hi)
         method += f"; and {between.method}, the wider of both"
-    bounds = math.isfinite(lo) and math.isfinite(hi)
     return Estimate(
         value=within.value,
-        lo=lo if bounds else None,
-        hi=hi if bounds else None,
+        lo=lo if math.isfinite(lo) else None,
+        hi=hi if math.isfinite(hi) else None,
         n=within.n,
         method=method,
         unit="x",
@@ -129,8 +161,8 @@ def _estimate(within: paired.Ratio, of_each: Sequence[paired.Ratio]) -> Estimate
 
 
 def answer_of(ratio: Estimate, of_each: Sequence[float], more_is_better: bool, margin: float) -> str:
-    """better or worse: the whole interval lies on one side of 1, and all repeats agree. same: it lies within the
-    margin. Else inconclusive. An end that is not known is open."""
+    """better or worse: the whole interval lies on one side of 1, and no repeat lies on the other. same: it lies within
+    the margin. Else inconclusive. An end that is not known is open."""
     if ratio.value is None:
         return "not measured"
     if ratio.lo is None and ratio.hi is None:
@@ -139,10 +171,11 @@ def answer_of(ratio: Estimate, of_each: Sequence[float], more_is_better: bool, m
     hi = math.inf if ratio.hi is None else ratio.hi
     if 1 - margin <= lo and hi <= 1 + margin:
         return "same"
-    for beyond, side in ((lo > 1, True), (hi < 1, False)):
-        agree = all((value > 1) == side for value in of_each if math.isfinite(value))
-        if beyond and agree:
-            return "better" if side == more_is_better else "worse"
+    known = [value for value in of_each if not math.isnan(value)]
+    if lo > 1 and all(value >= 1 for value in known):
+        return "better" if more_is_better else "worse"
+    if hi < 1 and all(value <= 1 for value in known):
+        return "worse" if more_is_better else "better"
     return "inconclusive"
 
 

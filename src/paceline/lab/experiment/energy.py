@@ -44,7 +44,7 @@ class Series(msgspec.Struct, kw_only=True):
 def joules_between(series: Series, start_ns: int, end_ns: int) -> float | None:
     """What the device used from `start_ns` to `end_ns`; between readings the power is taken as constant.
 
-    None where the readings do not reach over the whole window.
+    None where the readings do not reach over the whole window, or the counter was set back within it.
     """
     readings = series.readings
     if len(readings) < 2 or readings[0].t_ns > start_ns or readings[-1].t_ns < end_ns:
@@ -55,7 +55,9 @@ def joules_between(series: Series, start_ns: int, end_ns: int) -> float | None:
         step = after.joules - before.joules
         if step < 0 and series.wraps_at_j:
             step += series.wraps_at_j
-        total += max(0.0, step)  # a counter that was reset says nothing about that one step
+        if step < 0 and after.t_ns > start_ns and before.t_ns < end_ns:
+            return None  # a part is not a total
+        total += max(0.0, step)
         grown.append(total)
 
     def at(t_ns: int) -> float:

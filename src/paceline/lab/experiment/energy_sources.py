@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import shlex
 import subprocess
 import time
@@ -179,7 +180,10 @@ class Command:
                 timeout=self._timeout_s,
                 check=True,
             )
-            return float(done.stdout.split()[0])
+            value = float(done.stdout.split()[0])
+            if not math.isfinite(value):
+                raise ValueError(f"it said {value}")
+            return value
         except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
             raise LabError(
                 f"the command for energy failed: {error}",

@@ -57,17 +57,21 @@ def samples_of(info: RunInfo, records: Sequence[RequestRecord]) -> tuple[list[in
 
 
 def over_repeats(points: Sequence[PointResult]) -> dict[str, Estimate]:
-    """Figures of a node: the mean over its points, with their spread as the interval: the range for fewer than three
-    (an interval of two values would promise too much), else Student's t."""
+    """Figures of a node: the mean over its repeats, with their spread as the interval: the range for fewer than three
+    (an interval of two values would promise too much), else Student's t. Where there are several rates, a repeat is the
+    mean over them: how rates differ is no uncertainty."""
     found = {}
     for name, (unit, _) in FIGURES.items():
-        values = [e.value for p in points if (e := p.figures.get(name)) is not None and e.value is not None]
+        known = [(p, e) for p in points if (e := p.figures.get(name)) is not None and e.value is not None]
+        values = _of_repeats(known)
         if not values:
             continue
         mean = math.fsum(values) / len(values)
-        if len(values) == 1:
-            only = next(e for p in points if (e := p.figures.get(name)) is not None and e.value is not None)
-            found[name] = only
+        if len(known) == 1:
+            found[name] = known[0][1]
+        elif len(values) == 1:
+            method = f"mean over {len(known)} rates"
+            found[name] = Estimate(value=mean, n=1, unit=unit, method=method, reason="one repeat: no interval")
         elif len(values) == 2:
             found[name] = Estimate(value=mean, lo=min(values), hi=max(values), n=2, unit=unit, method="range of 2 runs")
         else:
@@ -76,6 +80,17 @@ def over_repeats(points: Sequence[PointResult]) -> dict[str, Estimate]:
                 value=mean, lo=lo, hi=hi, n=len(values), unit=unit, method=f"t interval 95 % over {len(values)} runs"
             )
     return found
+
+
+def _of_repeats(known: Sequence[tuple[PointResult, Estimate]]) -> list[float]:
+    """One value for each repeat that has all rates; where none has, for each as it is."""
+    by_repeat: dict[int, dict[float | None, float]] = {}
+    for point, estimate in known:
+        assert estimate.value is not None, "chosen by the caller"
+        by_repeat.setdefault(point.repeat, {})[point.rate_rps] = estimate.value
+    num_rates = len({rate for values in by_repeat.values() for rate in values})
+    whole = [values for values in by_repeat.values() if len(values) == num_rates] or list(by_repeat.values())
+    return [math.fsum(values.values()) / len(values) for values in whole]
 
 
 def _t_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -129,8 +129,10 @@ def versions() -> dict[str, str]:
 
 @cache
 def git_facts(folder: Path) -> dict[str, Any]:
-    """Commit of the code, and whether it was changed; {} outside a checkout (an installed package)."""
-    commit = _run(["git", "-C", str(folder), "rev-parse", "HEAD"])
+    """Commit of the code, and whether it was changed; {} outside a checkout: an installed package is none of the
+    repository that its environment happens to lie in."""
+    own = _run(["git", "-C", str(folder), "ls-files", "--error-unmatch", "__init__.py"])
+    commit = _run(["git", "-C", str(folder), "rev-parse", "HEAD"]) if own else None
     if not commit:
         return {}
     changed = _run(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])

@@ -17,6 +17,8 @@ def point_result(
     """`dead`: how the server ended during the load, "" if it lives; `tail`: the last lines of its log."""
     status, reason = verdict_on(run, dead)
     level = level_of(run, point.rate_rps or 0.0)
+    if status == "ok" and point.purpose == "search" and not level.num_requests:
+        status, reason = "invalid", "no request counts: the client left all of them in time"
     return PointResult(
         id=point.id,
         node=point.node,
@@ -28,7 +30,7 @@ def point_result(
         path=str(run.path.relative_to(folder)),
         status=status,
         reason=reason,
-        log_tail=tail if dead else (),
+        log_tail=(tail or (dead,)) if dead else (),
         started=run.info.created,
         wall_s=wall_s,
         num_requests=level.num_requests,
@@ -46,8 +48,6 @@ def verdict_on(run: StoredRun, dead: str = "") -> tuple[str, str]:
         return "invalid", dead
     if run.info.status != "complete":
         return "partial", "it was interrupted"
-    if run.info.cache.get("ok") is False:
-        return "invalid", str(run.info.cache["sentence"])
     for caution in run.metrics.cautions:
         if caution.invalidates:
             return "invalid", caution.sentence

@@ -72,6 +72,7 @@ class MeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
     config_source: str = ""  # resolved, declared; "": ask the server
     start: dict[str, Any] = {}  # of an owned server
     fingerprint: dict[str, Any] | None = None  # None: take one
+    command: str = ""  # that asked for this point, without keys; stored beside the fingerprint
 
 
 def measure(
@@ -112,10 +113,11 @@ def measure(
         result = run_load(target, plan, content, options.load, validate=validate, on_progress=on_progress, stop=stop)
     mark_whole(spec.classes, plan.requests, result.records)
     info.status = "partial" if result.partial else "complete"
+    info.problems = result.problems
     info.created = result.started_wall
     info.window = window_of(spec, plan, result)
     info.client = _client(result.health, calibration)
-    info.cache = verify_cache(done, spec, result.records, info.window)
+    info.cache = verify_cache(done, spec, plan.requests, result.records, info.window)
     info.energy = meter.summary(result.t0_ns + info.window.start_ns, result.t0_ns + info.window.end_ns)
     rows = scraper.rows(result.t0_ns) if scraper is not None and scraper.supported else None
     return write_run(out, info, result.records, plan=plan.requests, server_metrics=rows)
@@ -158,6 +160,8 @@ def _describe(target: Target, spec: WorkloadSpec, plan: Plan, options: MeasureOp
     taken = options.fingerprint
     if taken is None:
         taken = fingerprint(target.info.url, server=server, model_path=told.get("path"))
+    if options.command:
+        taken = {**taken, "command": options.command}
     return RunInfo(
         name=options.name or spec.name,
         question=options.question,

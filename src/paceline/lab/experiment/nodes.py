@@ -27,7 +27,7 @@ from paceline.lab.experiment.diff import (
     pins,
     resolved,
 )
-from paceline.lab.experiment.groups import canonical, plain
+from paceline.lab.experiment.groups import DECLARED, canonical, plain
 from paceline.lab.experiment.page_cache import drop, model_files
 from paceline.lab.experiment.process import OwnedServer
 from paceline.lab.experiment.results import NodeResult, OptionChange, StartResult
@@ -74,7 +74,8 @@ class NodeStarter:
         self.spec: ExperimentSpec = loaded.spec
         self._loaded = loaded
         self._folder = folder
-        self._known = known
+        # paceline's own table comes last where the server is another one: equal names may mean other things there
+        self._known = known if loaded.spec.server.kind == "paceline" else {**known, **DECLARED}
         self._say = say
         self._stop = stop
         self._num_starts: dict[str, int] = {}
@@ -108,13 +109,15 @@ class NodeStarter:
         weights = weight_paths(spec.server, options, {}, self._loaded.folder)
         starts: list[StartResult] = []
         report: dict[str, Any] = {}
+        num_dropped = 0
         while True:
             cold = model_files(weights) if spec.start.cold else []
+            num_dropped += bool(cold)
             with self.started(first, cold) as (server, start):
                 starts.append(start)
                 report = report or ask_config(server)
             weights = weights or weight_paths(spec.server, options, report, self._loaded.folder)
-            if sum(s.kind == "cold" for s in starts) >= spec.start.cold or not weights:
+            if num_dropped >= spec.start.cold or not model_files(weights):
                 return self._settled(first, starts, report, parent, weights)
 
     def _settled(
@@ -160,7 +163,7 @@ class NodeStarter:
             number += 1
         self._num_starts[node.name] = number + 1
         dropped = drop(cold) if cold else None
-        kind = "cold" if dropped else "warm" if number else "as found"
+        kind = "cold" if dropped and dropped.is_cold else "warm" if number else "as found"
         launch = launch_of(self.spec.server, node.options, node.pinned, self._loaded.folder)
         self._last = OwnedServer(launch, log)
         with self._last as server:

@@ -16,12 +16,19 @@ from pathlib import Path
 
 import msgspec
 
+STAYED = 0.1  # share of the pages that may be in memory for a start to be called cold
+
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     num_files: int
     num_bytes: int
     resident_before: float | None  # share of the pages in memory; None where it cannot be seen
     resident_after: float | None
+
+    @property
+    def is_cold(self) -> bool:
+        """Did they leave? Files in memory (tmpfs), and pages that another process maps, do not."""
+        return self.num_files > 0 and (self.resident_after is None or self.resident_after <= STAYED)
 
     @property
     def sentence(self) -> str:

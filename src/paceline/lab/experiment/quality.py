@@ -1,8 +1,9 @@
-"""Quality of the nodes: sets scored at each node's first visit, compared along edges; KL where a change may move it.
+"""Quality of the nodes: sets scored at each node's first visit, before its points; compared along edges. KL where a
+change may move it.
 
     [quality]
     sets = [{ name = "basics" }, { name = "gsm8k.jsonl", n = 200 }]
-    mode = "alone"               # or under_load: while the workload runs
+    mode = "alone"               # or under_load: while the workload runs beside
     margin_points = 2.0
     texts = "texts.txt"          # for KL and top-1 on edges of kv and quantisation; paragraphs; none: not measured
 
@@ -14,18 +15,23 @@ from __future__ import annotations
 import asyncio
 import difflib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from paceline.errors import ConfigError, LabError
+from paceline.errors import ConfigError
 from paceline.lab import quality as lab_quality
+from paceline.lab.experiment.process import StoppedError
 from paceline.lab.experiment.spec import Loaded
 from paceline.lab.load import Target
 from paceline.lab.quality import Caller, Comparison, SetComparison, SetScore
+from paceline.lab.quality.under_load import load_beside
+from paceline.lab.workload import WorkloadSpec
 
+T = TypeVar("T")
 CHANGES_KV = ("kv", "quantisation")  # groups whose edges get KL by position
 
 
@@ -80,6 +86,9 @@ def sets_of(loaded: Loaded) -> list[lab_quality.QualitySet]:
         if choice.name not in lab_quality.SHIPPED:
             source = loaded.folder / choice.name
         found.append(lab_quality.load_set(source, limit=choice.n, seed=table.seed))
+    names = [each.name for each in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError("two sets of [quality] have one name", seen=", ".join(twice), fix="rename a file")
     return found
 
 
@@ -87,15 +96,17 @@ def score_path(folder: Path, node: str, name: str) -> Path:
     return folder / "quality" / node / f"{name}.json"
 
 
-def is_scored(folder: Path, loaded: Loaded, node: str) -> bool:
-    return all(score_path(folder, node, each.name).exists() for each in sets_of(loaded))
-
-
 def score_node(
-    folder: Path, loaded: Loaded, node: str, target: Target, say: Callable[[str], None], stop: threading.Event
+    folder: Path,
+    loaded: Loaded,
+    node: str,
+    target: Target,
+    load: WorkloadSpec,
+    say: Callable[[str], None],
+    stop: threading.Event,
 ) -> None:
-    """Scores what is not scored yet. A score that `stop` fell into is thrown away: its server may have been taken from
-    it. Raises LabError when no call of a set succeeds."""
+    """Scores what is not scored yet; under load, `load` runs beside. Raises LabError when no call of a set succeeds,
+    StoppedError when `stop` is set: what is half scored is thrown away."""
     table = quality_table(loaded.spec.quality)
     if table is None:
         return
@@ -103,12 +114,27 @@ def score_node(
         path = score_path(folder, node, each.name)
         if path.exists():
             continue
-        say(f"quality: {each.name}, {len(each.items)} items, {table.mode}")
-        score = asyncio.run(_score(each, table, target))
-        if stop.is_set():
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        say(f"quality: {each.name}, {len(each.items)} items, {table.mode.replace('_', ' ')}")
+        if table.mode == "alone":
+            score = asyncio.run(_unless(stop, _score(each, table, target)))
+        else:
+            with load_beside(target, load, seed=table.seed) as beside:
+                score = asyncio.run(_unless(stop, _score(each, table, target)))
+            score = msgspec.structs.replace(score, notes=(*score.notes, beside.sentence))
         lab_quality.write_score(path, score)
+
+
+async def _unless(stop: threading.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. Raises StoppedError as soon as `stop` is set."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait({task}, timeout=0.2)
+        if stop.is_set() and not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            raise StoppedError
+    return task.result()
 
 
 async def _score(each: lab_quality.QualitySet, table: QualityTable, target: Target) -> SetScore:
@@ -118,41 +144,6 @@ async def _score(each: lab_quality.QualitySet, table: QualityTable, target: Targ
         return await lab_quality.score_set(
             caller, each, form=table.form, max_tokens=table.max_tokens, mode=table.mode.replace("_", " ")
         )
-
-
-class BesideLoad:
-    """Scores a node in a thread of its own while its load runs: `with BesideLoad(...): load()`. The exit waits for the
-    last item, so what is scored after the load's end was scored alone, and its errors are raised there."""
-
-    def __init__(
-        self,
-        folder: Path,
-        loaded: Loaded,
-        node: str,
-        target: Target,
-        say: Callable[[str], None],
-        stop: threading.Event,
-    ) -> None:
-        self._work = (folder, loaded, node, target, say, stop)
-        self._stop = stop
-        self._thread = threading.Thread(target=self._run, name="quality", daemon=True)
-        self._error: LabError | None = None
-
-    def __enter__(self) -> BesideLoad:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        while self._thread.is_alive() and not self._stop.is_set():
-            self._thread.join(0.2)
-        if self._error is not None and not self._stop.is_set():
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            score_node(*self._work)
-        except LabError as error:
-            self._error = error
 
 
 def summary(folder: Path, loaded: Loaded, node: str) -> dict[str, Any]:
@@ -208,14 +199,18 @@ def texts_of(loaded: Loaded) -> list[str]:
     return [text for text in paragraphs if text]
 
 
-def measure_divergence(folder: Path, child: str, texts: list[str], urls: tuple[str, str], keys: str | None) -> None:
-    """KL and top-1 of child against parent, both running. `urls`: parent's, child's. Raises LabError."""
+def measure_divergence(
+    folder: Path, child: str, texts: list[str], urls: tuple[str, str], key: str | None, stop: threading.Event
+) -> None:
+    """KL and top-1 of child against parent, both running. `urls`: parent's, child's. Raises LabError, StoppedError."""
 
     async def run() -> Comparison:
-        async with Caller(urls[0], api_key=keys) as parent, Caller(urls[1], api_key=keys) as candidate:
+        async with Caller(urls[0], api_key=key) as parent, Caller(urls[1], api_key=key) as candidate:
             return await lab_quality.prompt_divergence(parent, candidate, texts)
 
-    found = asyncio.run(run())
+    found = asyncio.run(_unless(stop, run()))
     path = divergence_path(folder, child)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    fresh = path.with_suffix(".json.new")
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    fresh.replace(path)

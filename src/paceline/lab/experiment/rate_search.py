@@ -14,12 +14,12 @@ import numpy as np
 
 from paceline.contracts.artefact import Estimate
 from paceline.contracts.workload import SloClass
-from paceline.errors import LabError
+from paceline.errors import ConfigError, LabError
 from paceline.lab.artefact import StoredRun
 from paceline.lab.experiment.figures import samples_of
 from paceline.lab.experiment.results import PointResult, RateLevel, RateResult
 from paceline.lab.stats.proportion import share_estimate
-from paceline.lab.stats.search import RateSearch
+from paceline.lab.stats.search import Bracket, RateSearch
 
 MAX_INVALID = 3  # points of one search that say nothing about the server, after which it gives up
 
@@ -35,6 +35,22 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_points: int = 16
     points_per_visit: int = 3  # before the next node's turn, so that the arms stay interleaved
     share: float | None = None  # of requests that must be good; None: what the classes ask
+
+
+def check_search(options: Search) -> None:
+    """Raises ConfigError for a search that could not begin, or would never end."""
+    low, start, high = options.lowest_rps, options.start_rps, options.highest_rps
+    if not 0 < start <= high or not 0 <= low <= start or options.precision <= 0:
+        raise ConfigError(
+            "[search] has rates that cannot be",
+            seen=f"lowest_rps {low:g}, start_rps {start:g}, highest_rps {high:g}, precision {options.precision:g}",
+            expected="0 <= lowest <= start <= highest, start and precision above 0",
+        )
+    if options.share is not None and not 0 < options.share <= 1:
+        raise ConfigError("[search] share is the part of requests that must be good", seen=options.share, fix="say 0.9")
+    for name in ("max_repeats", "max_points", "points_per_visit"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"[search] {name} is 1 or more", seen=getattr(options, name))
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +123,7 @@ class NodeSearch:
             answer=bracket.answer,
             highest_pass_rps=bracket.highest_pass,
             lowest_fail_rps=bracket.lowest_fail,
-            max_rate_rps=bracket.rate,
+            max_rate_rps=_crossing(bracket),
             goodput_at_max_rps=passed.goodput_rps if passed else Estimate(reason="no rate held", unit="req/s"),
             cliff=bracket.cliff,
             sentence=bracket.sentence,
@@ -135,6 +151,22 @@ class NodeSearch:
             ),
             holds=share.value is not None and share.value >= self.share,
         )
+
+
+def _crossing(bracket: Bracket) -> Estimate:
+    """Between its ends the share is drawn as a line. Where it falls off a cliff that line is a guess, so the interval
+    is the bracket at least."""
+    found = bracket.rate
+    if not bracket.cliff or found.lo is None or found.hi is None:
+        return found
+    assert bracket.highest_pass is not None, "a cliff has two ends"
+    assert bracket.lowest_fail is not None, "a cliff has two ends"
+    return msgspec.structs.replace(
+        found,
+        lo=min(found.lo, bracket.highest_pass),
+        hi=max(found.hi, bracket.lowest_fail),
+        method=f"{found.method}; a cliff: the bracket at least",
+    )
 
 
 def _times(value: float | None, factor: float) -> float | None:

@@ -8,13 +8,14 @@ Layout of the folder:
       nodes/NODE/REP.../   one run artefact for each point, see `paceline.lab.artefact`
       starts/NODE-N.log    log of each server that was started
       .lock                held while it runs
-      quality/NODE/...     answers and scores, where the spec asks for quality
+      quality/NODE/...     scores, and KL against the parent, where the spec asks for quality
 
 Ratios are child over parent: 1.10 in `goodput_rps` is ten percent more. Every number with an interval is an `Estimate`.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class OptionChange(msgspec.Struct, frozen=True, kw_only=True):
 class StartResult(msgspec.Struct, frozen=True, kw_only=True):
     """One start of an owned server. Seconds since the process was made."""
 
-    kind: str  # cold: the model's files had left the page cache; warm: after an earlier start; as found: neither
+    kind: str  # cold: the model's files had left the page cache; warm: after an earlier start; as found: unknown
     port_open_s: float | None = None
     listed_s: float | None = None  # /v1/models names a model
     ready_s: float | None = None  # /ready or /health says yes
@@ -204,10 +205,13 @@ class ExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_experiment(folder: Path, result: ExperimentResult) -> Path:
-    """Replaces `experiment.json` whole: a reader, or a kill, never meets half of one."""
+    """Replaces `experiment.json` whole: a reader, a kill or a power cut never meets half of one."""
     path = folder / RESULT_FILE
     temporary = path.with_suffix(".json.new")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(result), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
     return path
 

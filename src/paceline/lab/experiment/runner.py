@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,6 @@ from paceline.lab.experiment.quality import (
     divergence_path,
     measure_divergence,
     sets_of,
-    summary,
     texts_of,
 )
 from paceline.lab.experiment.rate_search import MAX_INVALID, NodeSearch, asked_share, replay
@@ -33,6 +31,7 @@ from paceline.lab.experiment.results import (
     ExperimentResult,
     NodeResult,
     PointResult,
+    StartResult,
     read_experiment,
     write_experiment,
 )
@@ -42,7 +41,7 @@ from paceline.lab.experiment.store import held, open_experiment
 from paceline.lab.experiment.visit import Visitor
 from paceline.lab.experiment.workload import given_workload, resolve_workload, stored_workload
 from paceline.lab.gates import load_gate_spec
-from paceline.lab.workload import spec_to_dict
+from paceline.lab.workload import scale, spec_to_dict
 
 
 def run_experiment(
@@ -69,7 +68,10 @@ def check_experiment(loaded: Loaded, *, known_groups: Mapping[str, str] | None =
     NodeStarter(loaded, Path(), known_groups or {}, Silent().node).check_names()
     sets_of(loaded)
     texts_of(loaded)
-    given_workload(loaded)
+    workload = given_workload(loaded)
+    if workload is not None:
+        for rate in loaded.spec.rates_asked:
+            scale(workload, rate=rate)
     if loaded.spec.gates is not None:
         load_gate_spec(loaded.spec.gates)
 
@@ -88,20 +90,22 @@ class _Experiment:
         self._failed: dict[str, str] = {}
         self._num_invalid: dict[str, int] = {}  # by node, of this run of the command
         self._began = time.monotonic()
+        self._cut = False  # something that was to be measured was not, for want of time
         self.result = open_experiment(folder, loaded)
 
     def run(self) -> ExperimentResult:
-        with suppress(StoppedError):  # told to stop while a server started
+        try:
             self._settle_all()
             visitor = self._visitor()
             if self._spec.search is None:
                 self._compare(visitor)
             else:
                 self._search(visitor)
+            self._start_again()
             self._diverge()
-            self._note(visitor)
-        partial = self._stop.is_set() or self._out_of_time()
-        self._save(conclude(self._folder, self.result, self._loaded, "partial" if partial else "complete"))
+        except StoppedError:  # told to stop while a server started, or while quality was scored
+            self._cut = True
+        self._save(conclude(self._folder, self.result, self._loaded, "partial" if self._cut else "complete"))
         return read_experiment(self._folder)
 
     # --- nodes
@@ -149,7 +153,9 @@ class _Experiment:
             with self._starter.started(self._ready[BASE].result) as (server, _):
                 self._reporter.node(BASE, "sizing the workload")
                 spec = resolve_workload(self._loaded, server)
-        visitor = Visitor(self._loaded, self._folder, self._starter, spec, self._reporter, self._stop)
+        for rate in self._spec.rates_asked:  # a named workload is known only now
+            scale(spec, rate=rate)
+        visitor = Visitor(self._loaded, self._folder, self._starter, spec, self._reporter, self._put_start, self._stop)
         general = self._spec.experiment
         cautions = []
         if why := imbalance(general.repeats, general.order, len(self._ready)) if self._spec.search is None else "":
@@ -159,7 +165,7 @@ class _Experiment:
                 self.result,
                 workload=spec_to_dict(spec),
                 slo=tuple(spec.classes),
-                fingerprint=visitor.fingerprint(self._ready[BASE]),
+                fingerprint=visitor.fingerprint(self._ready[BASE], self.result.fingerprint.get("model")),
                 cautions=tuple(cautions),
             )
         )
@@ -171,8 +177,11 @@ class _Experiment:
         for name, ready in self._ready.items():
             parent = ready.result.parent
             known = divergence_path(self._folder, name).exists()
-            if not texts or parent is None or ready.result.group not in CHANGES_KV or known or self._over():
+            if not texts or parent is None or ready.result.group not in CHANGES_KV or known:
                 continue
+            if self._over():
+                self._cut = True
+                return
             self._reporter.node(name, f"KL against {parent} on {len(texts)} texts")
             try:
                 with (
@@ -180,16 +189,28 @@ class _Experiment:
                     self._starter.started(ready.result) as (candidate, _),
                 ):
                     urls = reference.url, candidate.url
-                    measure_divergence(self._folder, name, texts, urls, candidate.launch.api_key)
+                    measure_divergence(self._folder, name, texts, urls, candidate.launch.api_key, self._stop)
             except LabError as error:  # its gate will say that it was not measured
                 self._reporter.node(name, f"KL not measured: {error}")
 
-    def _note(self, visitor: Visitor) -> None:
-        """What visits brought besides points."""
-        for node in self.result.nodes:
-            starts = (*node.starts, *visitor.starts.get(node.name, ()))
-            quality = summary(self._folder, self._loaded, node.name)
-            self._put_node(msgspec.structs.replace(node, starts=starts, quality=quality))
+    def _put_start(self, name: str, start: StartResult) -> None:
+        node = self.result.node(name)
+        self._put_node(msgspec.structs.replace(node, starts=(*node.starts, start)))
+
+    def _start_again(self) -> None:
+        """Until each node has as many warm starts as [start] asks for; visits were some of them."""
+        for name in self._ready:
+            while sum(s.kind == "warm" for s in self.result.node(name).starts) < self._spec.start.warm:
+                if self._over():
+                    self._cut = True
+                    return
+                self._reporter.node(name, "a warm start")
+                try:
+                    with self._starter.started(self.result.node(name)) as (_, start):
+                        self._put_start(name, start)
+                except LabError as error:
+                    self._reporter.node(name, f"did not start: {error}")
+                    break
 
     def _compare(self, visitor: Visitor) -> None:
         """The paired repeats."""
@@ -209,11 +230,15 @@ class _Experiment:
         per_visit = self._spec.search.points_per_visit
         for repeat in range(10_000):
             open_nodes = [name for name in self._ready if self._next_search(name) is not None]
-            if not open_nodes or self._over():
+            if not open_nodes:
                 return
             for visit in visits(open_nodes, repeat + 1, self._spec.experiment.order, self._spec.experiment.seed):
-                if visit.repeat == repeat:
-                    self._search_some(visitor, visit, per_visit)
+                if visit.repeat != repeat:
+                    continue
+                if self._over():
+                    self._cut = True
+                    return
+                self._search_some(visitor, visit, per_visit)
 
     def _search_some(self, visitor: Visitor, visit: Visit, count: int) -> None:
         with visitor.at(self._ready[visit.node].result) as measure_one:
@@ -221,7 +246,10 @@ class _Experiment:
                 point = self._next_search(visit.node)
                 if point is None or self._over():
                     return
-                self._put_point(measure_one(point, len(self.result.points), None))
+                found = measure_one(point, len(self.result.points), None)
+                self._put_point(found)
+                if found.log_tail:  # the server is gone: the next visit starts another
+                    return
 
     def _next_search(self, node: str) -> Point | None:
         if self._num_invalid.get(node, 0) >= MAX_INVALID:
@@ -247,12 +275,14 @@ class _Experiment:
                     self._put_point(found)
                     if found.log_tail:
                         break
+        self._cut = self._cut or bool(points)
 
     def _is_done(self, point: Point) -> bool:
         return any(p.id == point.id and p.status == "ok" for p in self.result.points)
 
     def _put_point(self, point: PointResult) -> None:
         self._reporter.point_ended(point)
+        self._cut = self._cut or point.status == "partial"
         if point.status == "invalid":
             self._num_invalid[point.node] = self._num_invalid.get(point.node, 0) + 1
         others = [p for p in self.result.points if p.id != point.id]

@@ -21,7 +21,7 @@ import msgspec
 
 from paceline.errors import ConfigError
 from paceline.lab.experiment.groups import canonical
-from paceline.lab.experiment.rate_search import Search
+from paceline.lab.experiment.rate_search import Search, check_search
 from paceline.lab.experiment.results import FIGURES
 
 BASE = "base"
@@ -90,6 +90,11 @@ class ExperimentSpec(_Strict, frozen=True, kw_only=True):
     workload: str | None = None  # a file beside the spec, or a name of the matrix; else it stands in the spec itself
 
     @property
+    def rates_asked(self) -> tuple[float, ...]:
+        """Rates that are known before anything is measured; () for the workload's own."""
+        return (self.search.start_rps,) if self.search is not None else self.rates
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """Parents before children, else in the order of the file."""
         found = [BASE]
@@ -129,10 +134,10 @@ def load_experiment(source: Path | dict[str, Any], folder: Path | None = None) -
     """Reads and checks a spec. Raises ConfigError: unknown keys, graphs that are no tree, groups nobody knows."""
     if isinstance(source, Path):
         try:
-            whole = tomllib.loads(source.read_text())
+            whole = tomllib.loads(source.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError("the spec cannot be read", seen=source, expected=str(error)) from None
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # of TOML, or of UTF-8
             raise ConfigError(f"the spec is not TOML: {error}", seen=source) from None
         folder = source.parent
     else:
@@ -146,7 +151,7 @@ def load_experiment(source: Path | dict[str, Any], folder: Path | None = None) -
     inputs: list[Any] = [whole]
     if isinstance(workload, str) and (folder / workload).is_file():
         workload = str(folder / workload)
-        inputs.append(Path(workload).read_text())
+        inputs.append(Path(workload).read_bytes().decode(errors="replace"))
     digest = hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()
     return Loaded(spec=spec, workload=workload, sha256=digest, folder=folder)
 
@@ -183,6 +188,10 @@ def _check(spec: ExperimentSpec, rest: dict[str, Any]) -> None:
         raise ConfigError("rates are either given or searched for", fix="leave out `rates` or [search]")
     if any(rate <= 0 for rate in spec.rates):
         raise ConfigError("a rate is above 0 requests/s", seen=list(spec.rates))
+    if spec.search is not None:
+        check_search(spec.search)
+        if general.decides not in (General().decides, "max_rate_rps"):
+            raise ConfigError("a [search] decides by its rate", seen=general.decides, fix="leave `decides` out")
     if spec.workload is not None and rest:
         raise ConfigError(
             "unknown keys, or a workload given twice",
@@ -195,8 +204,12 @@ def _check(spec: ExperimentSpec, rest: dict[str, Any]) -> None:
         )
     if spec.server.kind == "command" and not spec.server.argv:
         raise ConfigError("a server of kind command needs its argv", fix='argv = ["llama-server", "--port", "{port}"]')
-    if spec.server.kind == "paceline" and spec.server.argv:
-        raise ConfigError("paceline's command line is made from options", fix='leave out argv, or kind = "command"')
+    if spec.server.kind == "paceline" and (spec.server.argv or spec.server.url != Server().url):
+        raise ConfigError(
+            "paceline's command line and URL are made by the lab", fix='leave out argv and url, or kind = "command"'
+        )
+    if spec.start.cold < 0 or spec.start.warm < 0:
+        raise ConfigError("a number of starts is negative", seen=f"cold {spec.start.cold}, warm {spec.start.warm}")
     _check_graph(spec)
 
 

@@ -22,6 +22,7 @@ from paceline.lab.experiment.results import (
 from paceline.lab.experiment.spec import Loaded
 
 SPEC_FILE = "spec.json"
+NODES = "nodes"  # all runs lie in it
 
 
 @contextmanager
@@ -63,9 +64,11 @@ def open_experiment(folder: Path, loaded: Loaded) -> ExperimentResult:
             fix="start it in another folder (--out)",
         )
     kept = tuple(p for p in found.points if is_whole(folder, p))
+    nodes = folder.resolve() / NODES
     for point in found.points:
-        if point not in kept and point.path:
-            shutil.rmtree(folder / point.path, ignore_errors=True)
+        run = (folder / point.path).resolve()
+        if point not in kept and run.is_relative_to(nodes) and run != nodes:
+            shutil.rmtree(run, ignore_errors=True)
     return msgspec.structs.replace(found, points=kept, status="running", answer="", best=None, edges=())
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from paceline.contracts.artefact import RequestRecord
 from paceline.contracts.slo import Outcome
-from paceline.contracts.workload import PlannedRequest, RenderedPrompt, SloClass
+from paceline.contracts.workload import PlannedRequest, SloClass
 from paceline.lab import quality
 from paceline.lab.load import Validate
 from paceline.lab.quality.validity import is_whole
@@ -16,26 +15,16 @@ WHOLE = "not_truncated"
 
 
 def validators_of(classes: Sequence[SloClass]) -> Validate | None:
-    """What `run_load` calls for each answer; None when no class looks at contents. Raises ConfigError for a name that
-    is no validator. Whether an answer is whole is seen in its record, see `mark_whole`."""
+    """What `run_load` calls for each answer; None when no class looks at contents, for then no texts need to be kept:
+    whether an answer is whole is seen in its record, see `mark_whole`. Raises ConfigError for no validator's name."""
     quality.check_names(classes)
-    if not any(set(terms.validators) - {WHOLE} for terms in classes):
-        return None
-    return _contents
-
-
-def _contents(
-    request: PlannedRequest, prompt: RenderedPrompt, text: str, tool_calls: list[dict[str, Any]]
-) -> dict[str, bool]:
-    found = quality.validate(request, prompt, text, tool_calls, None)
-    found.pop(WHOLE, None)
-    return found
+    return quality.validate if any(set(terms.validators) - {WHOLE} for terms in classes) else None
 
 
 def mark_whole(
     classes: Sequence[SloClass], requests: Iterable[PlannedRequest], records: Iterable[RequestRecord]
 ) -> None:
-    """Writes `not_truncated` into the records of classes that ask for it."""
+    """Writes `not_truncated` into the records of classes that ask for it: the same that `quality.validate` says."""
     asking = {terms.name for terms in classes if WHOLE in terms.validators}
     exact: Mapping[int, bool] = {r.id: r.exact_output for r in requests} if asking else {}
     for record in records:

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ from paceline.lab.experiment.judge_point import failed_point, point_result
 from paceline.lab.experiment.measure import MeasureOptions, measure
 from paceline.lab.experiment.nodes import NodeStarter, Ready
 from paceline.lab.experiment.process import OwnedServer
-from paceline.lab.experiment.quality import BesideLoad, is_scored, quality_table, score_node
+from paceline.lab.experiment.quality import score_node
 from paceline.lab.experiment.reporter import Reporter
 from paceline.lab.experiment.results import NodeResult, PointResult, StartResult
 from paceline.lab.experiment.schedule import Point
 from paceline.lab.experiment.spec import Loaded
-from paceline.lab.experiment.store import fresh
+from paceline.lab.experiment.store import NODES, fresh
 from paceline.lab.load import Calibration, LoadOptions, Target, calibrate_client, probe
 from paceline.lab.workload import WorkloadSpec, offered_rps, scale
 
@@ -46,27 +47,32 @@ class Visitor:
         starter: NodeStarter,
         workload: WorkloadSpec,
         reporter: Reporter,
+        on_start: Callable[[str, StartResult], None],
         stop: threading.Event,
     ) -> None:
-        self.starts: dict[str, list[StartResult]] = {}
+        """`on_start`: is told each start of a node's server."""
         self._spec = loaded.spec
         self._loaded = loaded
         self._folder = folder
         self._starter = starter
         self.workload = workload
         self._reporter = reporter
+        self._on_start = on_start
         self._stop = stop
         self._sources = self._energy()
         self._idle: dict[str, float | None] = {}
         self._calibration: Calibration | None = None
         self._counts: dict[str, Counts] = {}
         self._fingerprint: dict[str, Any] = {}
+        self._num_tries: Counter[str] = Counter()  # of a point, in this run of the command
+        self._not_scored: set[str] = set()  # nodes whose quality could not be had
 
-    def fingerprint(self, base: Ready) -> dict[str, Any]:
-        """Taken once: all points of an experiment are measured here."""
+    def fingerprint(self, base: Ready, model: dict[str, Any] | None) -> dict[str, Any]:
+        """Taken once: all points of an experiment are measured here. `model`: what is known of its files already."""
         if not self._fingerprint:
             weights = base.weights[0] if base.weights else None
-            self._fingerprint = fingerprint("http://127.0.0.1", server=base.result.facts, model_path=weights)
+            found = fingerprint("http://127.0.0.1", server=base.result.facts, model_path=weights)
+            self._fingerprint = {"model": model, **found} if model else found
         return self._fingerprint
 
     @contextmanager
@@ -76,10 +82,10 @@ class Visitor:
         with ExitStack() as stack:
             try:
                 server, start = stack.enter_context(self._starter.started(node))
-                self.starts.setdefault(node.name, []).append(start)
+                self._on_start(node.name, start)
                 target = asyncio.run(probe(server.url, api_key=read_key(self._spec.server, self._loaded.folder)))
                 self._measure_idle(node)
-                self._score_alone(node, target)
+                self._score(node, target)
             except LabError as error:
                 why, tail = str(error), self._starter.last_log_tail()
                 yield lambda point, place, _total: failed_point(point, order=place, reason=why, tail=tail or (why,))
@@ -98,23 +104,23 @@ class Visitor:
     ) -> PointResult:
         self._reporter.point_begins(point, place + 1, total)
         began = time.monotonic()
-        folder = fresh(self._folder / "nodes" / Path(point.id))
+        folder = fresh(self._folder / NODES / Path(point.id))
         try:
-            with self._quality(node, target):
-                run = measure(
-                    target,
-                    self.workload,
-                    seed=point.seed,
-                    salt=self._salt(point),
-                    rate=point.rate_rps,
-                    out=folder,
-                    options=self._options(node, start, point, target),
-                    on_progress=self._reporter.progress,
-                    stop=self._stop,
-                )
+            run = measure(
+                target,
+                self.workload,
+                seed=point.seed,
+                salt=self._salt(point),
+                rate=point.rate_rps,
+                out=folder,
+                options=self._options(node, start, point, target),
+                on_progress=self._reporter.progress,
+                stop=self._stop,
+            )
         except LabError as error:
-            tail = () if server.alive else tuple(server.log_tail())
-            return failed_point(point, order=place, reason=str(error), tail=tail, wall_s=time.monotonic() - began)
+            why = str(error)
+            tail = () if server.alive else tuple(server.log_tail()) or (why,)
+            return failed_point(point, order=place, reason=why, tail=tail, wall_s=time.monotonic() - began)
         dead = "" if server.alive else f"the server ended during the load, with status {server.stop()}"
         return point_result(
             point,
@@ -124,16 +130,6 @@ class Visitor:
             wall_s=time.monotonic() - began,
             dead=dead,
             tail=tuple(server.log_tail()),
-        )
-
-    def _quality(self, node: NodeResult, target: Target) -> AbstractContextManager[object]:
-        """Scores beside the load where the spec wants it; the repeats without it are what latencies are judged by, so
-        it goes with the first point only."""
-        table = quality_table(self._spec.quality)
-        if table is None or table.mode == "alone" or is_scored(self._folder, self._loaded, node.name):
-            return nullcontext()
-        return BesideLoad(
-            self._folder, self._loaded, node.name, target, lambda w: self._reporter.node(node.name, w), self._stop
         )
 
     def _options(self, node: NodeResult, start: StartResult, point: Point, target: Target) -> MeasureOptions:
@@ -151,9 +147,12 @@ class Visitor:
         )
 
     def _salt(self, point: Point) -> str:
-        """The same for all nodes, so that they are asked the same words; another for each rate and repeat, so that
-        one point's cache is no help to the next."""
+        """The same for all nodes, so that they are asked the same words; another for each rate and repeat, and for a
+        point that is tried again, so that one point's cache is no help to the next."""
         words = f"{self._loaded.sha256} {point.purpose} {point.repeat} {point.rate_rps}"
+        if tries := self._num_tries[point.id]:
+            words += f" try {tries}"
+        self._num_tries[point.id] += 1
         return hashlib.sha256(words.encode()).hexdigest()[:16] if "salt" in self.workload.cache.protocol else ""
 
     def _calibrate(self, point: Point) -> Calibration | None:
@@ -165,13 +164,25 @@ class Visitor:
             self._calibration = calibrate_client(rate, options=LoadOptions())
         return self._calibration
 
-    def _score_alone(self, node: NodeResult, target: Target) -> None:
-        """Before the loads: a set under no load, on a server that has done nothing else."""
-        table = quality_table(self._spec.quality)
-        if table is not None and table.mode == "alone":
+    def _score(self, node: NodeResult, target: Target) -> None:
+        """Before the points, which are measured without it. A quality that cannot be had is for its gate to say."""
+        if node.name in self._not_scored:
+            return
+        rates = self._spec.rates_asked
+        load = scale(self.workload, rate=min(rates) if rates else None)
+        try:
             score_node(
-                self._folder, self._loaded, node.name, target, lambda w: self._reporter.node(node.name, w), self._stop
+                self._folder,
+                self._loaded,
+                node.name,
+                target,
+                load,
+                lambda words: self._reporter.node(node.name, words),
+                self._stop,
             )
+        except LabError as error:
+            self._not_scored.add(node.name)
+            self._reporter.node(node.name, f"quality not measured: {error}")
 
     def _energy(self) -> list[EnergySource]:
         energy = self._spec.energy

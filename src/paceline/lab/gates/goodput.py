@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from paceline.contracts.artefact import Answer, Estimate, GateResult
 from paceline.contracts.slo import Outcome
 from paceline.errors import LabError
+from paceline.lab.artefact import StoredRun
+from paceline.lab.artefact.arms import align
+from paceline.lab.artefact.differences import workload_of
 from paceline.lab.gates.evidence import Evidence, Run, invalid, not_measured
 from paceline.lab.gates.limits import at_least, shown
-from paceline.lab.gates.spec import GoodputGate
+from paceline.lab.gates.spec import MIN_RATIO, GoodputGate
 from paceline.lab.metrics.columns import columns_of
 from paceline.lab.metrics.judge import judge, times_of
 from paceline.lab.stats.paired import Ratio, mean_ratio, non_inferior, ratio_of_repeats
@@ -29,8 +33,8 @@ def goodput_gate(evidence: Evidence, gate: GoodputGate) -> list[GateResult]:
     if broken is not None:
         return [broken]
     results = []
-    if gate.min_ratio is not None:
-        results.append(_ratio(evidence, gate.min_ratio))
+    if gate.min_ratio is not None or evidence.base:
+        results.append(_ratio(evidence, gate.min_ratio if gate.min_ratio is not None else MIN_RATIO))
     if gate.min_rps is not None:
         results += [_absolute(run, gate.min_rps, i, len(evidence.runs)) for i, run in enumerate(evidence.runs)]
     if gate.attainment:
@@ -47,17 +51,39 @@ def good_flags(run: Run) -> dict[int, bool]:
     return {record.id: bool(good) for record, good in zip(columns.records, judged.good, strict=True)}
 
 
-def paired_ratio(base: Run, run: Run) -> Ratio:
-    """Good requests of `run` over those of `base`, over the requests both planned. Raises LabError without any."""
-    ours, theirs = good_flags(run), good_flags(base)
+def goodput_ratio(base: Run, run: Run) -> Ratio:
+    """Goodput of `run` over that of `base`. Open loops pair by request: both were asked the same in the same time, so
+    the share that is good is the rate. In a closed loop, and by later turns, a slower server is asked less: there the
+    rates over time are compared, each arm by itself. Raises LabError for runs of different loads."""
+    fix = "measure both with the same workload and seed"
+    if base.info.closed_loop != run.info.closed_loop or workload_of(base.info) != workload_of(run.info):
+        raise LabError("the two runs do not pair", seen="their workloads differ", fix=fix)
+    if _asks_as_it_goes(base, run):
+        return _rates_apart([base], [run])
+    theirs, ours = paired_flags(base, run)
+    if not ours or len(ours) < 0.5 * max(len(good_flags(base)), len(good_flags(run))):
+        raise LabError("the two runs do not pair", seen=f"{len(ours)} requests in both", fix=fix)
+    return mean_ratio(theirs, ours)
+
+
+def _asks_as_it_goes(*runs: Run) -> bool:
+    return any(run.info.closed_loop or any(record.turn for record in run.records) for run in runs)
+
+
+def paired_flags(base: Run, run: Run) -> tuple[list[float], list[float]]:
+    """1 for good, 0 for not, of the requests that both windows hold."""
+    theirs, ours = good_flags(base), good_flags(run)
     both = [i for i in ours if i in theirs]
-    if not both or len(both) < 0.5 * max(len(ours), len(theirs)):
-        raise LabError(
-            "the two runs do not pair",
-            seen=f"{len(both)} requests in both, of {len(theirs)} and {len(ours)}",
-            fix="measure both with the same workload and seed",
-        )
-    return mean_ratio([float(theirs[i]) for i in both], [float(ours[i]) for i in both])
+    return [float(theirs[i]) for i in both], [float(ours[i]) for i in both]
+
+
+def _rates_apart(base: Sequence[Run], runs: Sequence[Run]) -> Ratio:
+    """Good requests per second in the bins of all windows, each arm by itself. Where `runs` have no good request at
+    all there is no spread of rates; then the shares say how sure that is."""
+    arms = [align(cast(StoredRun, a), cast(StoredRun, b), paired=False)[:2] for a, b in zip(base, runs, strict=True)]
+    name = "good_rate" if any(y.good.any() for _, y in arms) else "good"
+    x, y = (np.concatenate([getattr(arm, name) for arm in side]) for side in zip(*arms, strict=True))
+    return mean_ratio(x, y, paired=False)
 
 
 def _ratio(evidence: Evidence, least: float) -> GateResult:
@@ -65,8 +91,8 @@ def _ratio(evidence: Evidence, least: float) -> GateResult:
         return not_measured("goodput", "no base to compare with", "ratio to base")
     if len(evidence.base) != len(evidence.runs):
         raise LabError("base and candidate do not pair", seen=f"{len(evidence.base)} and {len(evidence.runs)} runs")
-    pairs = [paired_ratio(base, run) for base, run in zip(evidence.base, evidence.runs, strict=True)]
-    ratio = _combine(pairs)
+    pairs = [goodput_ratio(base, run) for base, run in zip(evidence.base, evidence.runs, strict=True)]
+    ratio = _combine(pairs, evidence)
     found = non_inferior(ratio, 1 - least, higher_is_better=True)
     bounds = [None if math.isnan(bound) else bound for bound in (ratio.lo, ratio.hi)]
     value = None if math.isnan(ratio.value) else ratio.value
@@ -83,20 +109,18 @@ def _ratio(evidence: Evidence, least: float) -> GateResult:
     )
 
 
-def _combine(pairs: Sequence[Ratio]) -> Ratio:
-    """One pair: its own interval. A few: the mean of their logs, with the widths pooled. More: between repeats."""
-    values = [pair.value for pair in pairs]
-    if len(pairs) == 1 or any(math.isnan(value) or value <= 0 for value in values):
-        return pairs[0] if len(pairs) == 1 else Ratio(math.nan, math.nan, math.nan, math.nan, len(pairs), "no ratio")
-    logs = [math.log(value) for value in values]
-    if len(pairs) >= _PAIRS:
-        return ratio_of_repeats(logs)
-    centre = sum(logs) / len(logs)
-    spread = [max(math.log(pair.hi) - math.log(pair.value), math.log(pair.value) - math.log(pair.lo)) for pair in pairs]
-    half = math.sqrt(sum(each * each for each in spread)) / len(spread)
-    total = sum(pair.n for pair in pairs)
-    low, high = math.exp(centre - half), math.exp(centre + half)
-    return Ratio(math.exp(centre), low, high, math.nan, total, "paired bootstrap 95 %, two pairs of runs pooled")
+def _combine(pairs: Sequence[Ratio], evidence: Evidence) -> Ratio:
+    """One pair: its own interval. Three and more: between repeats. Else all requests as if they were of one pair."""
+    if len(pairs) == 1:
+        return pairs[0]
+    if len(pairs) >= _PAIRS and all(pair.value > 0 for pair in pairs):  # nan: no
+        return ratio_of_repeats([math.log(pair.value) for pair in pairs])
+    if _asks_as_it_goes(*evidence.base, *evidence.runs):
+        found = _rates_apart(evidence.base, evidence.runs)
+    else:
+        flags = [paired_flags(base, run) for base, run in zip(evidence.base, evidence.runs, strict=True)]
+        found = mean_ratio([f for x, _ in flags for f in x], [f for _, y in flags for f in y])
+    return found._replace(method=f"{found.method}, {len(pairs)} pairs of runs pooled")
 
 
 def worse_p(ratio: Ratio, least: float) -> float | None:

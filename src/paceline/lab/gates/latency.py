@@ -22,6 +22,7 @@ from paceline.lab.metrics.judge import judge, limit_of, times_of
 from paceline.lab.stats.order import is_infinite, percentile_estimate
 
 Floats = NDArray[np.float64]
+_HIGHEST = 0.999  # percentile: a class that asks for every request has no percentile of its own
 
 
 def ttft_gate(evidence: Evidence, gate: TtftGate) -> list[GateResult]:
@@ -57,7 +58,8 @@ def _gate(
             continue
         samples = np.concatenate([samples_of(run, slo_class, term) for run in runs])
         subject = f"{slo_class.name}{f', {label}' if label else ''}"
-        results.append(_judge(name, term, subject, samples, target, gate.percentile))
+        share = min(slo_class.share, _HIGHEST) if gate.percentile is None else gate.percentile
+        results.append(_judge(name, term, subject, samples, target, share))
     return results or [not_measured(name, f"no class has a target for {term}", label)]
 
 

@@ -20,13 +20,16 @@ import msgspec
 
 from paceline.errors import ConfigError
 
+MIN_RATIO = 0.97
+MARGIN_POINTS = 2.0
+
 
 class _Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     required: bool = True  # not measured is then inconclusive for the verdict
 
 
 class QualityGate(_Gate, frozen=True, kw_only=True):
-    margin_points: float = 2.0  # a set may lose so much at most, in percentage points
+    margin_points: float = MARGIN_POINTS  # a set may lose so much at most, in percentage points
     sets: tuple[str, ...] = ()  # of these alone; empty: every set that was scored
     max_failed_share: float = 0.02  # of items whose call failed; more makes the set invalid
     max_kl: float | None = None  # nats, upper end of the interval, in every bucket of positions
@@ -35,7 +38,7 @@ class QualityGate(_Gate, frozen=True, kw_only=True):
 
 
 class LatencyGate(_Gate, frozen=True, kw_only=True):
-    percentile: float = 0.95
+    percentile: float | None = None  # None: the share that each class asks for
     limit_s: float | None = None  # for every class; None: the class's own target
     classes: tuple[str, ...] = ()  # of these alone
 
@@ -50,7 +53,7 @@ class TpotGate(LatencyGate, frozen=True, kw_only=True):
 
 
 class GoodputGate(_Gate, frozen=True, kw_only=True):
-    min_ratio: float | None = 0.97  # to the base; None asks nothing of it
+    min_ratio: float | None = None  # to the base; None: MIN_RATIO where a base is given, else nothing is asked
     min_rps: float | None = None
     attainment: bool = True  # each class reaches the share its SLO asks
 
@@ -83,7 +86,8 @@ class EnergyGate(_Gate, frozen=True, kw_only=True):
 class SafetyGate(_Gate, frozen=True, kw_only=True):
     min_schema_share: float | None = None  # valid answers among requests that carried a schema
     min_tool_call_share: float | None = None
-    refusal_margin_points: float | None = 2.0  # each error rate may grow by so much; None asks nothing
+    refusal_margin_points: float | None = None  # each error rate may grow by so much; None: MARGIN_POINTS where a set
+    # of refusals was scored on both, else nothing is asked
     max_missed_refusal_share: float | None = None
     max_over_refusal_share: float | None = None
     prefix_timing: bool = False  # the probe across tenants must find nothing
@@ -148,12 +152,16 @@ def load_gate_spec(source: Path | dict[str, Any]) -> GateSpec:
 def _check(spec: GateSpec, where: str) -> None:
     for name in ("ttft", "tpot"):
         gate: LatencyGate | None = getattr(spec, name)
-        if gate is not None and not 0.5 <= gate.percentile < 1:
+        if gate is not None and gate.percentile is not None and not 0.5 <= gate.percentile < 1:
             raise ConfigError(f"{where}: [{name}] percentile", seen=gate.percentile, expected="0.5 up to 1, as 0.95")
     if spec.quality is not None and not 0 < spec.quality.margin_points < 100:
         raise ConfigError(f"{where}: [quality] margin_points", seen=spec.quality.margin_points, expected="0 to 100")
-    if spec.goodput is not None and not 0 < (spec.goodput.min_ratio or 1) <= 1:
-        raise ConfigError(f"{where}: [goodput] min_ratio", seen=spec.goodput.min_ratio, expected="up to 1, as 0.97")
+    least = spec.goodput.min_ratio if spec.goodput is not None else None
+    if least is not None and not 0 < least <= 1:
+        raise ConfigError(f"{where}: [goodput] min_ratio", seen=least, expected="above 0, up to 1, as 0.97")
+    points = spec.safety.refusal_margin_points if spec.safety is not None else None
+    if points is not None and not 0 < points < 100:
+        raise ConfigError(f"{where}: [safety] refusal_margin_points", seen=points, expected="0 to 100")
     if spec.cost is not None and spec.cost.price_per_hour <= 0:
         raise ConfigError(f"{where}: [cost] price_per_hour", seen=spec.cost.price_per_hour, expected="above 0")
     if not 0 < spec.alpha < 0.5:

@@ -22,6 +22,7 @@ def stability_gate(soak: SoakResult | None, gate: StabilityGate) -> list[GateRes
         return [not_measured("stability", "no soak was run")]
     return [
         _alive(soak, gate),
+        _rest(soak),
         _watchdog(soak, gate),
         _errors(soak, gate),
         _leak(soak, "rss", "rss_bytes", gate.max_rss_growth_mib_per_day, _MIB, "MiB"),
@@ -49,6 +50,20 @@ def _alive(soak: SoakResult, gate: StabilityGate) -> GateResult:
         return _result("alive", Answer.INCONCLUSIVE, f"{hours:.2f} h of soak, {gate.min_hours:g} h are asked")
     told = "" if starts or restarts else " (restarts could not be seen)"
     return _result("alive", Answer.PASS, f"no restart in {hours:.2f} h and {len(points)} checkpoints{told}")
+
+
+def _rest(soak: SoakResult) -> GateResult:
+    """Requests whose clients are gone must end: what still runs at a checkpoint is stuck, or somebody else's."""
+    points = soak.checkpoints[1:]  # the first is before any load
+    busy = [point for point in points if not point.idle]
+    if not points:
+        return _result("rest", Answer.NOT_MEASURED, "not measured: no load was sent")
+    words = f"requests ran or waited on after the load at {len(busy)} of {len(points)} checkpoints"
+    if len(busy) == len(points):
+        return _result("rest", Answer.FAIL, f"{words}: stuck, or somebody else uses the server")
+    if points[-1] in busy:
+        return _result("rest", Answer.INCONCLUSIVE, f"{words}, the last among them")
+    return _result("rest", Answer.PASS, words)
 
 
 def _watchdog(soak: SoakResult, gate: StabilityGate) -> GateResult:

@@ -96,11 +96,19 @@ class _Asker:
         if answer.status_code != 200:
             self.last_error = f"HTTP {answer.status_code}"
             raise LabError("a call of the probe failed", seen=self.last_error)
-        usage: dict[str, Any] = answer.json().get("usage") or {}
-        self.prompt_tokens = int(usage.get("prompt_tokens", 0))
+        usage = _usage(answer)
+        self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         return seconds, None if cached is None else int(cached)
+
+
+def _usage(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()["usage"]
+    except (ValueError, KeyError, TypeError):  # told of nothing, or not in JSON
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _round(asker: _Asker, draw: random.Random, num_words: int) -> dict[str, tuple[float, int | None]] | None:

@@ -13,9 +13,10 @@ import msgspec
 
 from paceline.contracts.artefact import TOKEN_KINDS, Chunk, ChunkKind, TokenSource
 from paceline.contracts.slo import Outcome
-from paceline.lab.load.events import Choice, Delta, Event, ToolCall, Usage, decode_event, error_words
+from paceline.lab.load.events import Choice, Delta, Event, Timings, ToolCall, Usage, decode_event, error_words
 
 _ROLE, _REASONING, _CONTENT, _TOOL = ChunkKind.ROLE, ChunkKind.REASONING, ChunkKind.CONTENT, ChunkKind.TOOL
+_GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error", "timeout"})  # servers' words for an answer they dropped
 
 
 class Answer:
@@ -87,8 +88,8 @@ class Answer:
                 self.num_seen += 1
         if event.paceline is not None and event.paceline.timings is not None:
             self._on_timings(event.paceline.timings)
-        if event.timings is not None and event.timings.prompt_ms is not None:
-            self.server["prefill_ms"] = event.timings.prompt_ms
+        if event.timings is not None:
+            self._on_llama(event.timings)
 
     def on_whole(self, body: bytes, t_ns: int) -> None:
         """The body of an answer that is not streamed: one chunk, with all its tokens."""
@@ -110,6 +111,8 @@ class Answer:
         self.done = True
         if own is not None and own.timings is not None:
             self._on_timings(own.timings)
+        if event.timings is not None:
+            self._on_llama(event.timings)
 
     # --- what it amounts to
 
@@ -124,6 +127,8 @@ class Answer:
             return Outcome.TRUNCATED, f"no_token: finish_reason {self.finish_reason}"
         if self.finish_reason is None:
             return Outcome.TRUNCATED, "no finish_reason"
+        if self.finish_reason in _GAVE_UP:
+            return Outcome.STREAM_ERROR, f"finish_reason: {self.finish_reason}"
         known = self.num_tokens
         if self.finish_reason == "length" and exact and 0 <= known < num_asked:
             return Outcome.TRUNCATED, f"length: {known} of {num_asked} tokens"
@@ -173,6 +178,13 @@ class Answer:
 
     def _on_timings(self, timings: dict[str, float | None]) -> None:
         self.server.update({name: value for name, value in timings.items() if value is not None})
+
+    def _on_llama(self, timings: Timings) -> None:
+        """llama.cpp's; older ones say only here what came from their cache."""
+        if timings.prompt_ms is not None:
+            self.server["prefill_ms"] = timings.prompt_ms
+        if timings.cache_n is not None and self.cached_tokens < 0:
+            self.cached_tokens = timings.cache_n
 
     def _count(self, event: Event, choices: list[Choice], kind: ChunkKind) -> int:
         """Tokens this chunk brought; -1 if the server does not say."""

@@ -59,6 +59,8 @@ class Driver:
         self._alarm: Alarm | None = None
         self._due: list[tuple[int, int, Job]] = []  # heap of (planned, id, job)
         self._loops: dict[str, deque[Job]] = {}  # jobs of closed loops, by stream
+        self._idle: dict[str, int] = {}  # their free slots
+        self._begun = False
         self._later: dict[int, deque[Job]] = {}  # turns after the first, by session
         self._waiting: deque[tuple[Job, int]] = deque()  # for max_concurrency, with their planned times
         self._open: set[Attempt] = set()
@@ -81,6 +83,7 @@ class Driver:
                 heapq.heappush(self._due, (job.at_ns, record.id, job))
         if self._alarm is not None:
             self._fire()
+            self._fill_loops()
             self._check_over()
 
     async def run(self, t0_ns: int) -> None:
@@ -111,15 +114,20 @@ class Driver:
     # --- what is due
 
     def _begin_loops(self) -> None:
-        for jobs in self._loops.values():
-            for _ in range(min(jobs[0].loop_slots or 1, len(jobs))):
-                self._next_of_loop(jobs)
+        self._begun = True
+        self._fill_loops()
         self._check_over()
 
-    def _next_of_loop(self, jobs: deque[Job]) -> None:
-        now = self._clock()
-        if jobs and now < self._span_ns and not self._over.is_set():
-            self._begin(jobs.popleft(), NEVER)
+    def _fill_loops(self) -> None:
+        """Each free slot takes the next job of its stream, as far as there is one yet."""
+        if not self._begun:
+            return
+        for stream, jobs in self._loops.items():
+            if stream not in self._idle and jobs:
+                self._idle[stream] = jobs[0].loop_slots or 1
+            while jobs and self._idle[stream] and self._clock() < self._span_ns and not self._over.is_set():
+                self._idle[stream] -= 1
+                self._begin(jobs.popleft(), NEVER)
 
     def _fire(self) -> None:
         due = self._due
@@ -184,12 +192,11 @@ class Driver:
         self._check_over()
 
     def _free_slot(self, stream: str) -> None:
-        jobs = self._loops.get(stream)
-        if jobs:
-            self._loop.call_soon(self._next_of_loop_and_check, jobs)  # not inside the parser's call
+        self._idle[stream] += 1
+        self._loop.call_soon(self._fill_and_check)  # not inside the parser's call
 
-    def _next_of_loop_and_check(self, jobs: deque[Job]) -> None:
-        self._next_of_loop(jobs)
+    def _fill_and_check(self) -> None:
+        self._fill_loops()
         self._check_over()
 
     def _next_turn(self, session: int, attempt: Attempt, record: RequestRecord) -> None:
@@ -198,13 +205,13 @@ class Driver:
             return
         job = jobs.popleft()
         planned = record.t_close_ns + job.think_ns
-        if record.outcome not in GOES_ON:
-            self._give_up_session(job, jobs, planned, f"an earlier turn ended with {record.outcome}")
-            return
-        if planned > self._span_ns:  # the load is over by then: this turn was never due
-            jobs.clear()
+        if planned > self._span_ns or record.outcome is Outcome.DISCONNECT:
+            jobs.clear()  # the load is over by then, or the client has gone for good: these turns were never due
             if job.loop_slots is not None:
                 self._free_slot(record.stream)
+            return
+        if record.outcome not in GOES_ON:
+            self._give_up_session(job, jobs, planned, f"an earlier turn ended with {record.outcome}")
             return
         answer = {"role": "assistant", "content": attempt.answer.text}
         self._num_rendering += 1

@@ -43,6 +43,7 @@ def make_job(
         num_input_asked=request.num_input_tokens,
         num_output_asked=request.num_output_tokens,
         num_prefix_asked=request.num_prefix_tokens,
+        num_shared_asked=len(request.shared) * request.num_shared_tokens,
     )
     job = Job(
         record=record,

@@ -28,6 +28,7 @@ from paceline.lab.load.prepare import Preparation, share_of
 from paceline.lab.load.result import Finished
 
 AHEAD_S, AHEAD_JOBS = 60.0, 20_000  # rendered before the start; the rest while the load runs
+HELD_JOBS, HELD_BYTES = 100_000, 256 << 20  # of one process before the start, whatever is due when
 READY_S = 120.0  # to start and read all that
 LEAD_S = 0.05  # from the last "ready" to the start
 END_S = 20.0  # a stopped process has so long to hand over its records
@@ -174,14 +175,17 @@ class ProcessLoad:
 
     def _write_jobs(self) -> None:
         begun = False
-        count = len(self._workers)
+        count, num_bytes = len(self._workers), 0
         for index, job in enumerate(self._preparation.jobs()):
             if self._over.is_set():
                 return
-            if not begun and index >= AHEAD_JOBS and job.at_ns > AHEAD_S * 1e9:
-                begun = True
-                self._hand_over()
+            if not begun and job.record.turn == 0:  # a session's turns stay together
+                enough = index >= AHEAD_JOBS and job.at_ns > AHEAD_S * 1e9
+                if enough or index >= HELD_JOBS * count or num_bytes >= HELD_BYTES * count:
+                    begun = True
+                    self._hand_over()
             self._workers[index % count].write(frame(Kind.JOB, job))
+            num_bytes += len(job.body)
         if not begun:
             self._hand_over()
         for worker in self._workers:

@@ -144,7 +144,7 @@ def _validate(preparation: Preparation, finished: list[Finished], validate: Vali
         request = by_id[record.id]
         prompt = preparation.prompt_of(request)
         if prompt is not None:
-            record.valid = validate(request, prompt, record.text or "", done.tool_calls)
+            record.valid = validate(request, prompt, record.text or "", done.tool_calls, record.reason)
 
 
 def _wall(t0_ns: int) -> str:

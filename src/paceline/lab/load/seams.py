@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from paceline.contracts.workload import PlannedRequest, RenderedPrompt
 
-Validate = Callable[[PlannedRequest, RenderedPrompt, str, list[dict[str, Any]]], dict[str, bool]]
-"""(request, its prompt, answer's text, tool calls as {name, arguments, id, index}) -> validator's name -> passed."""
+Validate = Callable[[PlannedRequest, RenderedPrompt, str, list[dict[str, Any]], str], dict[str, bool]]
+"""(request, its prompt, answer's text, tool calls as {name, arguments, id, index}, finish_reason) -> validator's name
+-> passed. `lab.quality.validate` is one."""
 
 
 class Plan(Protocol):

@@ -26,7 +26,7 @@ from paceline.lab.load.pool import Pool
 from paceline.lab.load.result import Finished
 
 FLUSH_S = 0.05
-MAX_AHEAD_JOBS, MAX_AHEAD_BYTES = 200_000, 512 << 20  # read ahead; the parent waits then
+MAX_AHEAD_JOBS, MAX_AHEAD_BYTES = 200_000, 512 << 20  # read ahead; the parent waits then, so it begins before that
 
 _decode_job = msgspec.msgpack.Decoder(Job).decode
 _decode_setup = msgspec.msgpack.Decoder(Setup).decode
@@ -49,6 +49,7 @@ class Worker(asyncio.Protocol):
         self._driver: Driver | None = None
         self._num_ahead = self._bytes_ahead = 0
         self._paused = False
+        self._asked_ready = False
         self._turns: dict[int, Callable[[Job], None]] = {}
 
     async def run(self) -> None:
@@ -74,6 +75,7 @@ class Worker(asyncio.Protocol):
                 self._report,
             )
             self._driver = generator.driver
+            self._say_ready()
             self._loop.add_signal_handler(signal.SIGTERM, self._driver.stop)
             t0_ns = await self._start
             self._driver.add(self._early, more=not self._ended)
@@ -113,8 +115,8 @@ class Worker(asyncio.Protocol):
             elif kind is Kind.SETUP:
                 self._setup.set_result(_decode_setup(body))
             elif kind is Kind.READY:
-                hush_collector()
-                self._send(frame(Kind.IS_READY))
+                self._asked_ready = True
+                self._say_ready()
             elif kind is Kind.START:
                 self._start.set_result(_decode_start(body).t0_ns)
             elif kind is Kind.END:
@@ -125,6 +127,13 @@ class Worker(asyncio.Protocol):
             self._driver.add(jobs, more=not self._ended)
         if self._num_ahead > MAX_AHEAD_JOBS or self._bytes_ahead > MAX_AHEAD_BYTES:
             self._pause()
+
+    def _say_ready(self) -> None:
+        """Once asked, and not before the name of the server is looked up: the load would begin late."""
+        if self._asked_ready and self._driver is not None:
+            self._asked_ready = False
+            hush_collector()
+            self._send(frame(Kind.IS_READY))
 
     def eof_received(self) -> None:
         return None

@@ -19,13 +19,19 @@ from paceline.lab.metrics.judge import Judgement, Times
 _LAG_FLOOR_S = 0.005
 _LAG_SHARE = 0.01  # of the tightest TTFT target
 _ACHIEVED = 0.99
+_REACHED = 0.9  # of the planned rate, against a server that takes no time: an earlier calibration may be for a bit less
 _BUSY, _FULL = 0.80, 0.95  # of one core
 _HIT_TOLERANCE = 0.02
 _LITTLE = 0.05
+_OWN_DOING = ("client_cancel", "disconnect")  # outcomes that the client chose
 
 
 def client_cautions(info: RunInfo, times: Times, planned: Bools) -> Iterator[Caution]:
-    """The client's own health: if it was late or busy, latencies are partly its own."""
+    """The client's own health: if it was late or busy, latencies are partly its own.
+
+    A closed loop plans a request as it sends it, so its lag is 0 and says nothing; streams with a schedule beside it,
+    and later turns, are judged all the same.
+    """
     health = info.client
     targets = [c.ttft_s for c in info.slo if c.ttft_s is not None]
     limit = max(_LAG_FLOOR_S, _LAG_SHARE * min(targets)) if targets else _LAG_FLOOR_S
@@ -35,18 +41,27 @@ def client_cautions(info: RunInfo, times: Times, planned: Bools) -> Iterator[Cau
             code="closed_loop",
             sentence="Closed loop: each request waited for the one before it, so nothing is said about a given rate.",
         )
-    elif len(lags):
+        lags = lags[lags > 0]
+    if len(lags):
         worst = float(np.sort(lags)[max(0, int(np.ceil(0.99 * len(lags) - 1e-9)) - 1)])
         if worst > limit:
             yield Caution(
                 code="client_bound",
-                sentence=f"The client's own queue: p99 from planned to sent is {_ms(worst)}; {_ms(limit)} is allowed.",
+                sentence=f"The client's own queue: p99 from planned to sent is {_ms(worst)}; {_ms(limit)} is allowed."
+                + _why_late(info, worst, limit),
                 invalidates=True,
             )
-    if not info.closed_loop and health.offered_rps > 0 and health.achieved_rps < _ACHIEVED * health.offered_rps:
+    if health.offered_rps > 0 and health.achieved_rps < _ACHIEVED * health.offered_rps:
         yield Caution(
             code="client_bound",
             sentence=f"The client sent {health.achieved_rps:.4g} of {health.offered_rps:.4g} planned requests/s.",
+            invalidates=True,
+        )
+    if 0 < health.calibrated_rps < _REACHED * health.offered_rps:
+        yield Caution(
+            code="client_bound",
+            sentence=f"The client reached {health.calibrated_rps:.4g} requests/s against a server that takes no time; "
+            f"{health.offered_rps:.4g} were planned.",
             invalidates=True,
         )
     loop = health.loop_lag_p99_ms / 1e3
@@ -64,6 +79,22 @@ def client_cautions(info: RunInfo, times: Times, planned: Bools) -> Iterator[Cau
         )
 
 
+def _why_late(info: RunInfo, worst: float, limit: float) -> str:
+    """What the client's own health and its calibration say about the reason of its lag; empty where nothing does."""
+    health = info.client
+    loop, null = health.loop_lag_p99_ms / 1e3, health.calibrated_lag_p99_ms / 1e3
+    if 0 < loop < worst / 4:
+        return " Its event loop was on time: many were due at once, or a limit on requests in flight held them back."
+    if not health.calibrated_rps:
+        return ""
+    if null > limit:
+        return f" It was {_ms(null)} against a server that takes no time: this client is slow."
+    return (
+        f" It was {_ms(null)} against a server that takes no time: the server under test, or something else, takes the "
+        "client's cores. Leave it one, or run the client on another machine."
+    )
+
+
 def log_cautions(info: RunInfo, columns: Columns, planned: Bools, window: Window) -> Iterator[Caution]:
     """Is the log whole, and does it hold what was planned?"""
     c = columns
@@ -71,6 +102,14 @@ def log_cautions(info: RunInfo, columns: Columns, planned: Bools, window: Window
         yield Caution(
             code="partial",
             sentence=f"The run was interrupted; the window ends {window.end_ns / 1e9:.1f} s after its start.",
+        )
+    if info.cache.get("ok") is False:
+        yield Caution(code="cache_protocol", sentence=_sentence(info.cache.get("sentence")), invalidates=True)
+    if info.problems:
+        yield Caution(
+            code="client_lost",
+            sentence="A process of the load generator was lost, and with it the records of its requests.",
+            invalidates=True,
         )
     if window.seconds <= 0:
         yield Caution(code="no_window", sentence="The measured window is empty: no rate can be had.", invalidates=True)
@@ -191,11 +230,12 @@ def window_cautions(
         )
     if steady.answer not in ("steady", "unknown"):
         yield Caution(code="unsteady", sentence=f"{steady.answer.capitalize()}: {steady.sentence}")
-    failed = sum(count for name, count in whole.outcomes.items() if name not in ("ok", "client_cancel", "disconnect"))
+    failed = {name: count for name, count in whole.outcomes.items() if name not in ("ok", *_OWN_DOING)}
     if failed:
-        told = ", ".join(f"{name} {count}" for name, count in whole.outcomes.items() if name != "ok")
+        told = ", ".join(f"{name} {count}" for name, count in failed.items())
         yield Caution(
-            code="failures", sentence=f"{failed} of {whole.num_requests} requests failed ({told}): never good."
+            code="failures",
+            sentence=f"{sum(failed.values())} of {whole.num_requests} requests failed ({told}): never good.",
         )
     if num_not_sent:
         yield Caution(
@@ -209,6 +249,12 @@ def window_cautions(
             code="prefix_hit",
             sentence=f"{100 * hit.value:.1f} % of prompt tokens came from the cache; {100 * plan:.1f} % were planned.",
         )
+
+
+def _sentence(words: object) -> str:
+    """What the cache protocol found, as a caution says it."""
+    text = str(words or "what came from the prefix cache is not what was expected").rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _ms(seconds: float | Floats) -> str:

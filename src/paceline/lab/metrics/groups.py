@@ -134,8 +134,8 @@ def goodput(run: Run, members: Bools) -> Estimate:
     """Good requests per second of the window.
 
     Open loop: the schedule is given, so what is uncertain is which of its requests end well: attainment's interval
-    times the rate of those that count. Closed loop: how many are asked depends on the server
-    too: block bootstrap over time.
+    times the rate of those that count. Closed loop: how many are asked depends on the server too: block bootstrap over
+    time, or that interval where it is wider (none good in all bins is not surely none).
     """
     seconds = run.window.seconds
     if seconds <= 0:
@@ -145,21 +145,20 @@ def goodput(run: Run, members: Bools) -> Estimate:
     num = int(members.sum())
     if num <= 1:
         return Estimate(value=value, n=num, unit="req/s", reason=ONE_REQUEST if num else "no requests")
+    share = attainment(run, members)
+    if share.value is None or share.lo is None or share.hi is None:
+        return Estimate(value=value, n=num, unit="req/s", reason=share.reason)
+    rate = share.n / seconds
+    low, high = share.lo * rate, share.hi * rate
     if run.closed_loop:
         num_bins = max(10, min(int(seconds), num // 5))
         edges = np.linspace(run.window.start_ns / 1e9, run.window.end_ns / 1e9, num_bins + 1)
         counts, _ = np.histogram(run.columns.plan[good], bins=edges)
         found = mean_estimate(counts, scale=num_bins / seconds, unit="req/s")
-        return Estimate(
-            value=value, lo=found.lo, hi=found.hi, n=num, n_eff=found.n_eff, method=found.method, unit="req/s"
-        )
-    share = attainment(run, members)
-    if share.value is None or share.lo is None or share.hi is None:
-        return Estimate(value=value, n=num, unit="req/s", reason=share.reason)
-    rate = share.n / seconds
-    return Estimate(
-        value=value, lo=share.lo * rate, hi=share.hi * rate, n=num, n_eff=share.n_eff, method=WILSON, unit="req/s"
-    )
+        if found.lo is not None and found.hi is not None:
+            low, high = min(low, found.lo), max(high, found.hi)
+        return Estimate(value=value, lo=low, hi=high, n=num, n_eff=found.n_eff, method=found.method, unit="req/s")
+    return Estimate(value=value, lo=low, hi=high, n=num, n_eff=share.n_eff, method=WILSON, unit="req/s")
 
 
 def good_tokens(run: Run, members: Bools) -> Estimate:
@@ -210,8 +209,9 @@ def prefix_hit(records: list[RequestRecord]) -> Estimate:
 
 
 def prefix_hit_planned(records: list[RequestRecord]) -> float | None:
-    """Shared prefix tokens over input tokens that were asked; None for sessions, whose history is shared as well."""
-    if any(r.turn > 0 for r in records):
+    """Shared prefix tokens over input tokens that were asked; None for sessions, whose history is shared as well, and
+    for passages, which are hits only after the same ones in the same order."""
+    if any(r.turn > 0 or r.num_shared_asked for r in records):
         return None
     asked = sum(r.num_input_asked for r in records)
     return sum(r.num_prefix_asked for r in records) / asked if asked > 0 else None

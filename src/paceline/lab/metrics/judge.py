@@ -145,5 +145,6 @@ def _too_late(columns: Columns, times: Times, terms: SloClass, members: Ints) ->
     if terms.tpot_s is not None:
         late |= times.tpot[members] > terms.tpot_s
     if terms.icl_max_s is not None:
-        late |= times.icl_max[members] > terms.icl_max_s
+        silent = (columns.close - columns.last)[members]  # no token came since
+        late |= np.fmax(times.icl_max[members], silent) > terms.icl_max_s
     return np.asarray(late)

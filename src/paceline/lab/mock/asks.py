@@ -32,6 +32,7 @@ EXTENSIONS = {
     "stop_token_ids",
     "timeout",
     "timings",
+    "timings_per_token",
     "top_k",
 }  # fields that the plain API does not have
 
@@ -66,6 +67,7 @@ class Body(msgspec.Struct):
     n: int | None = None
     cache_salt: str | None = None
     timings: bool | None = None
+    timings_per_token: bool | None = None
 
 
 _decode_body = msgspec.json.Decoder(Body).decode
@@ -87,6 +89,7 @@ class Ask:
     ignore_eos: bool = False
     salt: str = ""
     timings: bool = False
+    timings_each: bool = False  # llama.cpp's: tokens so far with each chunk
     prompt_sha256: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,6 +136,7 @@ def read_ask(script: Script, path: str, headers: Mapping[str, str], data: bytes)
         ignore_eos=own and bool(body.ignore_eos),
         salt=(body.cache_salt or "") if script.flavour in (Flavour.PACELINE, Flavour.VLLM) else "",
         timings=script.flavour is Flavour.PACELINE and bool(body.timings),
+        timings_each=script.flavour is Flavour.LLAMA_CPP and bool(body.timings_per_token),
         prompt_sha256=hashlib.sha256(raw).hexdigest(),
         headers=headers,
     )

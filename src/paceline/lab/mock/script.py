@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from paceline.contracts.artefact import ChunkKind
+from paceline.errors import ConfigError
 
 
 class Flavour(StrEnum):
@@ -159,6 +160,13 @@ class Script(Base, frozen=True, kw_only=True):
     log_chunks: bool = True  # the log has the time of every chunk
     log_bodies: bool = False  # the log has the bodies of requests
     log_size: int = 200_000  # entries; older ones go first
+
+    def __post_init__(self) -> None:
+        if type(self.flavour) is not Flavour:  # made in Python, where nothing converts: a plain "vllm" is as good
+            known = [flavour.value for flavour in Flavour]
+            if self.flavour not in known:
+                raise ConfigError("the mock has no such flavour", seen=self.flavour, expected=" or ".join(known))
+            msgspec.structs.force_setattr(self, "flavour", Flavour(self.flavour))
 
     @property
     def takes_no_time(self) -> bool:

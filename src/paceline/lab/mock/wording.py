@@ -42,12 +42,14 @@ class Voice:
     continuous_usage: bool
     prompt_tokens: int  # 0 unless `continuous_usage`
     reasoning_field: str
+    timings_each: bool = False
 
     @classmethod
     def of(cls, script: Script, ask: Ask) -> Voice:
         prompt_tokens = len(ask.words) if ask.continuous_usage else 0
         field = script.reasoning_field
-        return cls(script.flavour, ask.chat, ask.model, ask.include_usage, ask.continuous_usage, prompt_tokens, field)
+        asked = (ask.include_usage, ask.continuous_usage, prompt_tokens, field, ask.timings_each)
+        return cls(script.flavour, ask.chat, ask.model, *asked)
 
     @property
     def finish_apart(self) -> bool:
@@ -62,6 +64,8 @@ class Voice:
             value["usage"] = usage(self.prompt_tokens, num_so_far)
         elif self.include_usage and self.flavour in (Flavour.PACELINE, Flavour.OPENAI):
             value["usage"] = None
+        if self.timings_each and num_tokens:
+            value["timings"] = {"predicted_n": num_so_far}
         if self.flavour is Flavour.PACELINE and num_tokens is not None:
             value["paceline"] = {"num_tokens": num_tokens}
         return value

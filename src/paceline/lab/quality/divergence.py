@@ -122,6 +122,22 @@ def summarise(
     )
 
 
+def _share_of_clusters(texts: Sequence[Sequence[bool]]) -> Estimate:
+    """Positions of one text are not independent, so texts are drawn; where nearly all agree that shows no spread, and
+    Wilson's interval over the positions is the wider one. The wider bound on each side holds."""
+    wilson = share_estimate(sum(map(sum, texts)), sum(map(len, texts)))
+    drawn = mean_of_clusters([[float(hit) for hit in text] for text in texts])
+    lows = [each.lo for each in (wilson, drawn) if each.lo is not None]
+    highs = [each.hi for each in (wilson, drawn) if each.hi is not None]
+    return msgspec.structs.replace(
+        wilson,
+        lo=max(0.0, min(lows)),
+        hi=min(1.0, max(highs)),
+        n_eff=float(len(texts)),
+        method=f"wider of Wilson and bootstrap 95 % over {len(texts)} texts",
+    )
+
+
 def _thousands(tokens: int) -> str:
     return f"{tokens // 1000}k" if tokens else "0"
 
@@ -131,7 +147,7 @@ def _bucket(name: str, texts: Sequence[Sequence[Point]], largest: float) -> Dive
     points = [point for text in held for point in text]
     rest = sum(point.rest_p for point in points) / len(points)
     kl = mean_of_clusters([[point.low for point in text] for text in held], unit="nats")
-    top1 = share_estimate(sum(point.top1 for point in points), len(points))
+    top1 = _share_of_clusters([[point.top1 for point in text] for text in held])
     return Divergence(
         bucket=name,
         num_positions=len(points),

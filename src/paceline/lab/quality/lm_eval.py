@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -81,7 +82,9 @@ def require_installed() -> None:
 
 def read_samples(task: str, out: Path, model: str) -> SetScore:
     """The newest samples of a task below `out`. Raises LabError if there are none."""
-    files = sorted(out.rglob(f"samples_{task}_*.jsonl"), key=lambda path: path.stat().st_mtime)
+    name = re.compile(rf"samples_{re.escape(task)}_\d{{4}}(-\d\d-\d\dT.*)?\.jsonl")  # gsm8k is not gsm8k_cot
+    found = [path for path in out.rglob("samples_*.jsonl") if name.fullmatch(path.name)]
+    files = sorted(found, key=lambda path: path.stat().st_mtime)
     if not files:
         raise LabError(f"lm_eval left no samples of {task}", seen=str(out))
     rows = [json.loads(line) for line in files[-1].read_text("utf-8").splitlines() if line.strip()]

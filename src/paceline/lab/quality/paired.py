@@ -67,7 +67,7 @@ class SetComparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_scores(reference: SetScore, candidate: SetScore, *, margin: float = 0.02) -> list[SetComparison]:
     """One comparison; for a set of refusals one for each kind of item. `margin`: share, 0.02 is two points. Raises
     ConfigError where the scores do not pair."""
-    for name in ("set_sha256", "form", "judge"):
+    for name in ("set_sha256", "form", "judge", "max_tokens"):
         if getattr(reference, name) != getattr(candidate, name):
             raise ConfigError(
                 "the two scores do not pair",

@@ -12,7 +12,7 @@ standard says, and references are resolved inside the schema only: nothing is fe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,10 +21,6 @@ from paceline.errors import ConfigError
 
 VALIDATORS = ("not_truncated", "json", "schema", "tool_call")
 _WELL = frozenset({"stop", "tool_calls", "function_call", "eos", "end_turn"})
-
-Validate = Callable[
-    [PlannedRequest, RenderedPrompt, str, Sequence[Mapping[str, Any]] | None, str | None], dict[str, bool]
-]
 
 
 def validate(

@@ -14,34 +14,18 @@ from paceline.lab.report.words import count, named, number, plain, share
 
 def reproduction(info: RunInfo, folder: str) -> Section:
     """How to measure this again."""
+    target = info.target
+    same = ["paceline", "bench", "--url", target.url, "--model", target.model]
+    same += ["--workload", "workload.toml", "--seed", str(info.seed)]
     stored = info.fingerprint.get("command")
-    if isinstance(stored, str) and stored:
-        command, words = stored, "The command of this run."
-    elif isinstance(stored, list | tuple) and stored:
-        command, words = shlex.join(map(str, stored)), "The command of this run."
-    else:
-        parts = [
-            "paceline",
-            "bench",
-            "--url",
-            info.target.url,
-            "--model",
-            info.target.model,
-            "--workload",
-            "workload.toml",
-            "--seed",
-            str(info.seed),
-        ]
-        command, words = (
-            shlex.join(parts),
-            "With the workload below saved as workload.toml; the plan and the texts follow from it and the seed.",
-        )
-    blocks: tuple[Block, ...] = (
-        Code(command, "Measure again"),
+    blocks: list[Block] = [Code(stored, "The command of this run")] if isinstance(stored, str) and stored else []
+    blocks += [
+        Code(shlex.join(same), "Send the same requests again, to this server or another one"),
         Code(f"paceline bench recompute {shlex.quote(folder)}", "Recompute every number from the stored requests"),
         Code(toml_of(info.spec), "workload.toml: the workload, resolved", folded=True),
-    )
-    return Section("again", "Again", blocks, words)
+    ]
+    words = "With the workload below saved as workload.toml: plan and texts follow from it and the seed."
+    return Section("again", "Again", tuple(blocks), words)
 
 
 def measured_on(info: RunInfo) -> Section:

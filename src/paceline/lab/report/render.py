@@ -24,9 +24,9 @@ Findings = Mapping[str, Sequence[tuple[str, str]]]
 
 
 def render_report(path: Path | str, out: Path | str | None = None, *, findings: Findings | None = None) -> Path:
-    """Writes the page of a run's, an experiment's or a matrix's folder, `report.html` in it unless `out` names another file, and
-    returns where it is. An experiment's points get pages of their own. `findings`: of a lint, by node. Raises LabError
-    where there is neither."""
+    """Writes the page of a run's, an experiment's or a matrix's folder, `report.html` in it unless `out` names another
+    file, and returns where it is. An experiment's points and a matrix's runs get pages of their own. `findings`: of a
+    lint, by node. Raises LabError where there is none of them."""
     folder = Path(path)
     if (folder / EXPERIMENT).is_file():
         return write_page(_experiment(folder, findings), Path(out) if out else folder / REPORT)
@@ -77,7 +77,13 @@ def _matrix(folder: Path) -> Page:
     from paceline.lab.experiment.bench import read_matrix
     from paceline.lab.report.matrix_page import matrix_page
 
-    return matrix_page(read_matrix(folder), REPORT)
+    result = read_matrix(folder)
+    for row in result.rows:
+        run = folder / row.path
+        inside = bool(row.path) and run.resolve().is_relative_to(folder.resolve())
+        if inside and (run / RUN).is_file() and not (run / REPORT).is_file():
+            write_page(_run(run), run / REPORT)
+    return matrix_page(result, REPORT)
 
 
 def _experiment(folder: Path, findings: Findings | None) -> Page:

@@ -15,10 +15,13 @@ from paceline.contracts.artefact import Answer, Caution, GateResult, RunInfo, Ve
 from paceline.contracts.metrics import GroupMetrics, RunMetrics
 from paceline.lab.artefact.comparison import Comparison
 from paceline.lab.report.compare_page import figure_name
+from paceline.lab.report.matrix_page import matrix_page, matrix_table
+from paceline.lab.report.page import Cell
 from paceline.lab.report.verdict import answer_of, cautions_of, gates_of, key_numbers
 from paceline.lab.report.words import count, interval_of, ratio, seconds, value_of
 
 if TYPE_CHECKING:
+    from paceline.lab.experiment.bench import MatrixResult
     from paceline.lab.experiment.results import ExperimentResult
 
 _STYLES = {
@@ -88,6 +91,19 @@ def experiment_summary(result: ExperimentResult, report: Path | str | None = Non
     if result.serve_command:
         parts.append(said(f"serve it: {result.serve_command}"))
     return Group(*parts, *_cautions(result.cautions), *_report(report))
+
+
+def matrix_summary(result: MatrixResult, report: Path | str | None = None) -> RenderableType:
+    """One line for each workload."""
+    page = matrix_page(result)
+    table = _table("workload", "targets met", "goodput", "attainment", "TTFT p95", "TPOT p95")
+    for row, cells in zip(result.rows, matrix_table(result, "").rows, strict=True):
+        told = [cell.text if isinstance(cell, Cell) else cell for cell in cells]
+        answer = said(told[1], style=_STYLES.get(row.answer, "dim"))
+        _row(table, told[0], answer, *told[4:6], told[7], told[9])
+    failed = [said(f"! {row.name} was not measured: {row.reason}", style="red") for row in result.rows if row.reason]
+    warned = [said(f"! {w.sentence}", style="red" if w.severe else "yellow") for w in page.cautions]
+    return Group(said(page.sentence, style="bold"), table, *failed, *warned, *_report(report))
 
 
 def print_summary(content: RenderableType, console: Console | None = None) -> None:

@@ -26,7 +26,7 @@ _OUTCOME_WORDS = {
     "timeout": "timed out",
     "rejected": "rejected by the server",
     "client_cancel": "cancelled by the client",
-    "disconnect": "connection lost",
+    "disconnect": "dropped by the client",
     "not_sent": "never sent",
 }
 

@@ -4,7 +4,7 @@
     dependence   how many independent samples a series of neighbours is worth
     proportion   shares: Wilson, McNemar, paired differences
     bootstrap    blocks kept together
-    paired       ratios of two arms, not-worse tests, Holm
+    paired       ratios of two arms, not-worse tests, Holm; strata   of sums over parts that differ by design
     trend        slopes, trends, jumps, leaks, warm-up
     search       the highest rate that holds a share
     power        how many requests or runs show a change of a given size

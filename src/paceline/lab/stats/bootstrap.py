@@ -70,6 +70,8 @@ def mean_estimate(
     means = resampled(lambda index: x[index].mean(axis=1), n, block=size, seed=seed)
     centre = float(x.mean())
     low, high = percentile_interval((centre + (means - centre) * small_sample_factor(n / size)) * scale)
+    if x.min() >= 0:
+        low = max(0.0, low)  # what is never negative has no negative mean
     return Estimate(
         value=float(x.mean()) * scale,
         lo=low,

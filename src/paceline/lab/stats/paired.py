@@ -52,8 +52,9 @@ def _ratio(point: float, draws: Floats, n: int, block: int, method: str) -> Rati
 
 
 def _log_ratio(over: Floats, under: Floats) -> Floats:
+    """Equal values have the ratio 1, two of 0 or two of +inf included."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.log(over) - np.log(under))
+        return np.where(over == under, 0.0, np.log(over) - np.log(under))
 
 
 def _rank_blocks(*series: Floats) -> int:
@@ -64,8 +65,9 @@ def _rank_blocks(*series: Floats) -> int:
 def quantile_ratio(a: ArrayLike, b: ArrayLike, q: float, *, paired: bool = True, seed: int = 0) -> Ratio:
     """q-quantile of B over that of A. `a`, `b`: [n] samples of the same requests in order of the plan, if `paired`.
 
-    Samples may be +inf (failed). Paired: requests are drawn together, in blocks as long as their dependence asks. Else
-    each arm is drawn by itself.
+    Samples may be +inf (failed) or 0 (tokens in one read have no time between them). A quantile of 0 against one above
+    it is a ratio of +inf, whose lower bound may still be a number; two of 0, or of +inf, have none. Paired: requests
+    are drawn together, in blocks as long as their dependence asks. Else each arm is drawn by itself.
     """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if min(len(x), len(y)) == 0:
@@ -74,10 +76,10 @@ def quantile_ratio(a: ArrayLike, b: ArrayLike, q: float, *, paired: bool = True,
     def point(sample: Floats) -> float:
         return float(_quantile(sample[None, :], q)[0])
 
-    if math.isinf(point(x)):  # of B finite: 0; both infinite: no ratio
-        value = math.nan if math.isinf(point(y)) else 0.0
-    else:
-        value = point(y) / point(x) if point(x) > 0 else math.nan
+    under, over = point(x), point(y)
+    value = over / under if under > 0 else math.inf  # of a finite B over +inf: 0
+    if under == over and not 0 < under < math.inf:
+        value = math.nan
     count = 2000 if len(x) <= 4000 else 1000
     if paired:
         block = _rank_blocks(x, y)
@@ -102,7 +104,7 @@ def mean_ratio(a: ArrayLike, b: ArrayLike, *, paired: bool = True) -> Ratio:
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if min(len(x), len(y)) == 0:
         return Ratio(math.nan, math.nan, math.nan, math.nan, 0, "no samples")
-    if _is_binary(x) and _is_binary(y):
+    if is_binary(x) and is_binary(y):
         return share_ratio(x, y, paired=paired)
     n, method = min(len(x), len(y)), "t in the log 95 %" + (", paired" if paired else ", arms apart")
     if x.mean() <= 0 or y.mean() <= 0:
@@ -110,7 +112,7 @@ def mean_ratio(a: ArrayLike, b: ArrayLike, *, paired: bool = True) -> Ratio:
         return Ratio(value, math.nan, math.nan, math.nan, n, method)
     value = float(y.mean() / x.mean())
     variance, worth = _log_variance(x, y, paired)
-    return _student(value, variance, worth, n, method)
+    return student(value, variance, worth, n, method)
 
 
 def share_ratio(a: ArrayLike, b: ArrayLike, *, paired: bool = True) -> Ratio:
@@ -141,7 +143,7 @@ def _paired_shares(x: Floats, y: Floats) -> Ratio:
     value = float(y.mean()) / share
     if value > 0:
         variance, worth = _log_variance(x, y, True)
-        delta = _student(value, variance, worth, n, method)
+        delta = student(value, variance, worth, n, method)
         low, high = min(low, delta.lo), max(high, delta.hi)
     return Ratio(value, low, high, p, n, method)
 
@@ -167,7 +169,8 @@ def _apart_shares(x: Floats, y: Floats) -> Ratio:
     return Ratio(in_b / in_a, max(0.0, low), high, p, n, method)
 
 
-def _is_binary(series: Floats) -> bool:
+def is_binary(series: Floats) -> bool:
+    """Of 0 and 1 alone?"""
     return bool(((series == 0) | (series == 1)).all())
 
 
@@ -183,7 +186,7 @@ def _log_variance(x: Floats, y: Floats, paired: bool) -> tuple[float, float]:
     return sum(v for v, _ in parts), min(len(x) / correlation_time(x), len(y) / correlation_time(y))
 
 
-def _student(value: float, variance: float, worth: float, n: int, method: str) -> Ratio:
+def student(value: float, variance: float, worth: float, n: int, method: str) -> Ratio:
     """Interval and p of a ratio from the variance of its log. No variance: the ratio is what it is."""
     if math.isnan(variance) or worth < 2:
         return Ratio(value, math.nan, math.nan, math.nan, n, method)

@@ -45,6 +45,9 @@ def make_plan(spec: WorkloadSpec, *, seed: int | None = None, salt: str = "") ->
     Raises ConfigError where a trace is too short or cannot be read, or there would be no request.
     """
     seed = spec.seed if seed is None else seed
+    wanted = max(spec.num_requests or 0, *(getattr(s.arrival, "requests", None) or 0 for s in spec.streams))
+    if wanted > _MAX_REQUESTS:
+        raise ConfigError("the plan is too big", seen=f"{wanted} requests", expected=f"{_MAX_REQUESTS} at most")
     closed = [s for s in spec.streams if isinstance(s.arrival, Closed)]
     opened = [s for s in spec.streams if not isinstance(s.arrival, Closed)]
     entries: list[_Entry] = []
@@ -101,7 +104,8 @@ def scale(spec: WorkloadSpec, *, rate: float | None = None, duration_s: float | 
     Raises ConfigError for a load with closed loops, whose rate follows from the server.
     """
     if duration_s is not None:
-        spec = msgspec.structs.replace(spec, duration_s=duration_s, num_requests=None)
+        streams = tuple(_with_end(stream, spec.num_requests) for stream in spec.streams)
+        spec = msgspec.structs.replace(spec, streams=streams, duration_s=duration_s, num_requests=None)
     if rate is None:
         return spec
     now = offered_rps(spec)
@@ -111,6 +115,14 @@ def scale(spec: WorkloadSpec, *, rate: float | None = None, duration_s: float | 
     changes: list[Any] = [s.arrival.scaled(factor) for s in spec.streams]
     pairs = zip(spec.streams, changes, strict=True)
     return msgspec.structs.replace(spec, streams=tuple(msgspec.structs.replace(s, arrival=a) for s, a in pairs))
+
+
+def _with_end(stream: Stream, num_requests: int | None) -> Stream:
+    """A closed loop that took its number of requests from the spec keeps it."""
+    arrival = stream.arrival
+    if not isinstance(arrival, Closed) or arrival.requests is not None:
+        return stream
+    return msgspec.structs.replace(stream, arrival=msgspec.structs.replace(arrival, requests=num_requests))
 
 
 def mean_turns(stream: Stream) -> float:

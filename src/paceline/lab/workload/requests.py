@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline.contracts.workload import Faults, PlannedRequest
+from paceline.errors import ConfigError
 from paceline.lab.workload.draw import deck, key, pick, small, uniforms, zipf_weights
 from paceline.lab.workload.lengths import AnyLength
 from paceline.lab.workload.spec import Stream, WorkloadSpec
@@ -121,8 +122,11 @@ class StreamRequests:
         if column is not None:
             return int(column[place])
         recorded = None if self._rows is None else getattr(self._rows, name)
+        if recorded is None and name == "num_input" and self._stream.content == "file":
+            return 0  # known when it is read
         if recorded is None:
-            return 0  # prompts of a file, or a trace of arrivals alone: check_spec asked for what must be there
+            term = name.removeprefix("num_")
+            raise ConfigError(f"stream {self._stream.name}: its trace says no {term} lengths", fix=f"{term} = 128")
         assert isinstance(self._stream.arrival, Trace)
         return max(1, round(float(recorded[index]) * self._stream.arrival.length_scale))
 

@@ -3,22 +3,24 @@
 Limits of the library bound most grammars, not all: an intersection of regular expressions was seen to compile for 10 s
 and to take 270 MB under the strictest of them. Inside the engine nothing could stop that. The process gives itself a
 limit of CPU time and of memory for each grammar; when it dies of them, or of a crash in the library, the grammar is
-refused and the next one gets a fresh process.
+refused and the next one gets a fresh process. Only a process that has judged nothing before is believed in this: what a
+grammar is refused for must be its own.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from paceline.errors import RequestError
+from paceline.errors import EngineError, RequestError
 from paceline.text.grammar.spec import wrong
 from paceline.text.grammar.vocabulary import Vocabulary, vocabulary_of
 
@@ -60,7 +62,8 @@ class GrammarChecker:
         return None if self._process is None else self._process.pid
 
     def check(self, grammar: bytes) -> None:
-        """Return if it compiles and its masks are quick. Raises RequestError (param `grammar`)."""
+        """Return if it compiles and its masks are quick. Raises RequestError (param `grammar`) if not, EngineError when
+        that cannot be found out."""
         with self._lock:
             verdict = self._ask(grammar)
         if verdict is None:
@@ -87,49 +90,58 @@ class GrammarChecker:
     # --- the process
 
     def _ask(self, grammar: bytes) -> Verdict | None:
-        """None: the process died of it."""
-        try:
-            process = self._running()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            send(process.stdin, grammar)
-            data = self._receive(process)
-        except OSError:
-            data = None
-        if data is None:
+        """None: a fresh process died of it."""
+        for _ in range(2):
+            process, is_fresh = self._running()
+            data = self._exchange(process, grammar)
+            if data is not None:
+                return msgspec.msgpack.decode(data, type=Verdict)
             self._reap()
-            return None
-        return msgspec.msgpack.decode(data, type=Verdict)
+            if self._closed:
+                raise EngineError("the checker of grammars is closed")
+            if process.returncode == -signal.SIGKILL:  # none of its own limits: the clock's, or the system's
+                raise EngineError(
+                    "the grammar could not be tried in time", expected=f"{WAIT_LIMIT_S:g} s at most", fix="try again"
+                )
+            if is_fresh:
+                break
+        return None
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise OSError("the checker is closed")
-        if self._process is None:
-            command = [sys.executable, "-m", "paceline.text.grammar.checker_main", str(self._cpu_limit_s)]
-            self._process = subprocess.Popen(
+    def _running(self) -> tuple[subprocess.Popen[bytes], bool]:
+        """The process, and whether it was started just now."""
+        if self._process is not None and self._process.poll() is not None:
+            self._reap()
+        if self._process is not None:
+            return self._process, False
+        vocabulary = msgspec.msgpack.encode(self._vocabulary())
+        command = [sys.executable, "-m", "paceline.text.grammar.checker_main", str(self._cpu_limit_s)]
+        failed = EngineError("the process that tries grammars does not start", fix="see that memory is left; try again")
+        try:
+            process = self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            assert self._process.stdin is not None
-            send(self._process.stdin, msgspec.msgpack.encode(self._vocabulary()))
-            if self._receive(self._process) is None:
-                self._reap()
-                raise OSError("the checker does not start")
-        return self._process
+        except OSError as error:
+            raise failed from error
+        # `close` sees the process that stands there, or this sees that it was called
+        if self._closed or self._exchange(process, vocabulary) is None:
+            self._reap()
+            raise failed
+        return process, True
 
-    def _receive(self, process: subprocess.Popen[bytes]) -> bytes | None:
-        """A reply; None when the process ends, or is ended here because it is too late."""
+    def _exchange(self, process: subprocess.Popen[bytes], data: bytes) -> bytes | None:
+        """Send, and wait for the reply; None when the process ends, or is ended here because it is too late."""
+        assert process.stdin is not None
         assert process.stdout is not None
-        timer = threading.Timer(WAIT_LIMIT_S, process.kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            return receive(process.stdout)
-        finally:
-            timer.cancel()
+        with _ended_late(process):
+            try:
+                send(process.stdin, data)
+                return receive(process.stdout)
+            except OSError:
+                return None
 
     def _reap(self) -> None:
         process, self._process = self._process, None
@@ -141,6 +153,17 @@ class GrammarChecker:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+@contextmanager
+def _ended_late(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    timer = threading.Timer(WAIT_LIMIT_S, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def send(pipe: IO[bytes], data: bytes) -> None:

@@ -39,6 +39,7 @@ LIMITS: dict[str, Any] = {
 }
 MAX_ERROR_CHARS = 400
 _OPTIONS, _FREE = "%llguidance", {"no_forcing": True}
+_OPTIONS_LINE = re.compile(rf"^[ \t]*{_OPTIONS}\s*", re.MULTILINE)
 _PLACE = re.compile(r"\bat \d+\(\d+\): ")
 _QUOTED = re.compile(r"\n\s*\d+ \| ")
 
@@ -116,24 +117,27 @@ def source_of(spec: GrammarSpec) -> str:
     from llguidance import regex_to_lark
 
     if spec.kind == "json":
-        return _free("start: %json " + _schema_text(spec))
+        return _with_options("start: %json " + _schema_text(spec))
     if spec.kind == "regex":
-        return _free(f"start: /{regex_to_lark(spec.value, use_ascii='')}/")
+        return _with_options(f"start: /{regex_to_lark(spec.value, use_ascii='')}/")
     if spec.kind == "choice":
         # a JSON string is a Lark string; of equal texts one is enough
-        return _free("start: " + " | ".join(json.dumps(t, ensure_ascii=False) for t in dict.fromkeys(spec.value)))
+        texts = (json.dumps(t, ensure_ascii=False) for t in dict.fromkeys(spec.value))
+        return _with_options("start: " + " | ".join(texts))
     return _free(_lark_of(spec.value) if spec.kind == "ebnf" else spec.value)
+
+
+def _with_options(lark: str) -> str:
+    return f"{lark}\n{_OPTIONS} {json.dumps(_FREE)}\n"  # at the end: lines keep their numbers
 
 
 def _free(lark: str) -> str:
     """The grammar with any way to cut a text into tokens allowed. By itself the library would force one way wherever
     the bytes are certain, for which it would have to ask a tokenizer at every step."""
-    at = lark.find(_OPTIONS)
-    if at < 0:
-        return f"{lark}\n{_OPTIONS} {json.dumps(_FREE)}\n"  # at the end: lines keep their numbers
-    begin = at + len(_OPTIONS)
-    while lark[begin : begin + 1].isspace():
-        begin += 1
+    found = _OPTIONS_LINE.search(lark)
+    if found is None:
+        return _with_options(lark)
+    begin = found.end()
     try:
         options, end = json.JSONDecoder().raw_decode(lark, begin)
         text = json.dumps({**options, **_FREE})

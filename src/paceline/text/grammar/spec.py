@@ -15,6 +15,8 @@ MAX_SPEC_BYTES = 256 * 1024  # of the encoded value
 MAX_CHOICES = 4096
 MAX_SCHEMA_DEPTH = 60  # objects and lists within each other
 MAX_PATTERN_CHARS = 16 * 1024  # of one regular expression, also within a schema
+MAX_EBNF_CHARS = 16 * 1024  # its conversion is slow, and grows with the square of the lines
+MAX_EBNF_LINES = 500
 MAX_WHITESPACE_CHARS = 256
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -65,6 +67,11 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     def _check_text(self) -> None:
         if not isinstance(self.value, str) or not self.value.strip():
             raise wrong(f"a {self.kind} grammar is a text", type(self.value).__name__, "a text that is not empty")
+        if self.kind == "ebnf" and len(self.value) > MAX_EBNF_CHARS:
+            most = f"at most {MAX_EBNF_CHARS} characters"
+            raise wrong("the EBNF grammar is too long", f"{len(self.value)} characters", most, fix="use Lark")
+        if self.kind == "ebnf" and (lines := len(self.value.splitlines())) > MAX_EBNF_LINES:
+            raise wrong("the EBNF grammar is too long", f"{lines} lines", f"at most {MAX_EBNF_LINES}", fix="use Lark")
         if self.kind == "regex" and len(self.value) > MAX_PATTERN_CHARS:
             raise wrong(
                 "the regular expression is too long",

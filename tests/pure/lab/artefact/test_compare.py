@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from tests.pure.lab.metrics.logs import chunk, info, record
 
 from paceline.contracts.artefact import Chunk, ClientHealth, RequestRecord
 from paceline.contracts.slo import Outcome
-from paceline.contracts.workload import SloClass
+from paceline.contracts.workload import PlannedRequest, SloClass
 from paceline.lab.artefact import Comparison, Line, StoredRun, compare_runs, plan_digest, write_run
+from paceline.lab.artefact.comparison import figure_words
 
 CHAT = SloClass(ttft_s=0.09, tpot_s=0.02)
 
@@ -151,6 +153,41 @@ def test_closed_loops_compare_by_rate(tmp_path: Path) -> None:
     found = compare_runs(loop(100.0), loop(50.0))
     assert line(found, "goodput").ratio.value == pytest.approx(2.0, rel=0.02)
     assert found.answer == "better"
+
+
+def test_sessions_pair_by_the_plan_and_compare_by_rate(tmp_path: Path) -> None:
+    """Forty sessions of eight turns, one after the other in each. B is slower, so its last turns were never due."""
+    end = 10_000.0
+    plan = [
+        PlannedRequest(id=8 * s + t, stream="s", session=s, turn=t, at_s=s * 0.05 if t == 0 else None)
+        for s in range(40)
+        for t in range(8)
+    ]
+
+    def run(name: str, each: float) -> StoredRun:
+        log = []
+        for r in plan:
+            at = (r.session or 0) * 50 + r.turn * each
+            if at < end:
+                chunks = [chunk(at + 20), chunk(at + 30)]
+                log.append(record(r.id, chunks, plan=at, session=r.session, turn=r.turn))
+        return write_run(tmp_path / name, info(CHAT, end=end), log, plan=plan)
+
+    fast, slow = run("a", 1000.0), run("b", 2000.0)
+    assert len(slow.records) < len(fast.records)
+    found = compare_runs(fast, slow)
+    assert (found.paired, found.num_pairs) == (True, len(slow.records))
+    assert line(found, "goodput").ratio.value == pytest.approx(len(slow.records) / len(fast.records))
+
+
+def test_sentences_have_words_for_figures(tmp_path: Path) -> None:
+    a, b = stored(tmp_path / "a", answers(0)), stored(tmp_path / "b", answers(1, slower=1.05))
+    found = compare_runs(a, b)
+    said = " ".join([found.sentence, *(each.sentence for each in found.lines)])
+    assert "TTFT p50" in said
+    assert line(found, "tokens_per_s").sentence.startswith("Output tokens/s: ")
+    assert not re.search(r"_p\d|tokens_per_s|goodput: goodput", said, re.IGNORECASE)
+    assert figure_words("quality:sums") == "quality (sums)"
 
 
 def test_quality_is_paired_by_item(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from paceline.contracts.artefact import Answer, RequestRecord, Verdict
 from paceline.contracts.workload import PlannedRequest, SloClass
 from paceline.errors import LabError
 from paceline.lab.artefact import (
-    RecordLog,
     canonical,
     is_intact,
     read_plan,
@@ -70,15 +69,12 @@ def test_everything_beside_the_records(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_is_a_valid_one(tmp_path: Path) -> None:
-    """Records were flushed, then the process died: no metrics.json, half a line at the end."""
-    log = RecordLog(tmp_path / "run", info(CHAT, status="partial", end=100_000))
-    for record in steady_log(40):
-        log.append(record)
-    log.flush()
+    """The process died while it wrote: no metrics.json, half a line at the end."""
+    write_run(tmp_path / "run", info(CHAT, end=100_000), steady_log(40))
+    (tmp_path / "run" / "metrics.json").unlink()
     with (tmp_path / "run" / "requests.jsonl.gz").open("ab") as file:
         file.write(gzip.compress(b'{"id": 40, "stre')[:-12])
     found = read_run(tmp_path / "run")
-    log.close()
     assert len(found.records) == 40
     assert found.info.status == "partial"
     assert found.metrics.whole.num_requests == 40
@@ -110,12 +106,6 @@ def test_appending_after_a_clean_end(tmp_path: Path) -> None:
         with LineWriter(tmp_path / "log") as lines:
             lines.extend(batch)
     assert [r.id for r in LineReader(tmp_path / "log", RequestRecord)] == [0, 1, 2, 3]
-
-
-def test_a_run_is_not_written_over_by_a_new_log(tmp_path: Path) -> None:
-    write_run(tmp_path, info(CHAT), steady_log(3))
-    with pytest.raises(LabError, match="holds a run already"):
-        RecordLog(tmp_path, info(CHAT))
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from paceline.contracts.artefact import Answer, Estimate, Verdict
 from paceline.lab.experiment.conclude import MAX_RATE, at_target_rate, best_node, max_rate_ratio, paired_points
-from paceline.lab.experiment.results import EdgeResult, ExperimentResult, NodeResult, PointResult
+from paceline.lab.experiment.figures import over_repeats
+from paceline.lab.experiment.results import EdgeResult, ExperimentResult, NodeResult, PointResult, RateResult
 
 
 def node(name: str, value: float | None, parent: str | None = "base", lo=None, hi=None) -> NodeResult:
@@ -90,6 +91,31 @@ def test_a_search_without_an_upper_end_has_no_upper_bound():
     assert max_rate_ratio(node("base", 2.0, None), node("b", None), 0.03).answer == "not measured"
 
 
+def searched(name: str, failed: float, parent: str | None = "base") -> NodeResult:
+    """A node that held no rate at all."""
+    return NodeResult(name=name, parent=parent, rate=RateResult(share=0.9, answer="none", lowest_fail_rps=failed))
+
+
+def test_a_node_that_carries_something_beats_one_that_carries_nothing():
+    base, other = searched("base", 0.5, None), node("b", 3.0, "base", 2.8, 3.3)
+    found = max_rate_ratio(base, other, 0.03)
+    assert found.answer == "better"
+    assert found.ratio.lo == pytest.approx(2.8 / 0.5)
+    assert found.ratio.hi is None
+    assert "base carries; it failed at 0.5" in found.ratio.reason
+    edge = EdgeResult(parent="base", child="b", group="batch", answer=found.answer)
+    assert best_node(experiment(base, other, edges=(edge,)))[0] == "b"
+
+
+def test_a_node_that_carries_nothing_is_worse_and_two_of_them_say_nothing():
+    held = node("base", 2.0, None, 1.9, 2.1)
+    found = max_rate_ratio(held, searched("b", 0.5), 0.03)
+    assert found.answer == "worse"
+    assert (found.ratio.lo, found.ratio.hi) == (None, pytest.approx(0.5 / 1.9))
+    assert max_rate_ratio(held, searched("b", 1.95), 0.03).answer == "inconclusive"
+    assert max_rate_ratio(searched("base", 0.5, None), searched("b", 0.5), 0.03).answer == "not measured"
+
+
 def test_points_pair_by_repeat_rate_and_seed_when_both_are_whole():
     def point(name: str, repeat: int, **more) -> PointResult:
         return PointResult(id=f"{name}{repeat}", node=name, repeat=repeat, **more)
@@ -107,3 +133,18 @@ def test_gates_judge_the_highest_rate_that_the_parent_holds():
     assert [c[0].rate_rps for c in at_target_rate(runs, 0.9)] == [2.0, 2.0]
     assert [c[0].rate_rps for c in at_target_rate(runs[2:], 0.95)] == [2.0]  # none holds: the lowest
     assert len(at_target_rate([couple(None, 0), couple(None, 0)], 0.9)) == 2
+
+
+def test_how_rates_differ_is_no_uncertainty_of_a_node():
+    def point(repeat: int, rate: float, value: float) -> PointResult:
+        figures = {"goodput_rps": Estimate(value=value, lo=value - 0.1, hi=value + 0.1)}
+        return PointResult(id=f"{repeat} {rate}", node="a", repeat=repeat, rate_rps=rate, figures=figures)
+
+    one = point(0, 1.0, 1.0)
+    assert over_repeats([one])["goodput_rps"] == one.figures["goodput_rps"]
+    both = over_repeats([one, point(0, 4.0, 3.0)])["goodput_rps"]
+    assert (both.value, both.lo, both.method) == (2.0, None, "mean over 2 rates")
+    two = over_repeats([one, point(0, 4.0, 3.0), point(1, 1.0, 1.0), point(1, 4.0, 3.4)])["goodput_rps"]
+    assert (two.value, two.lo, two.hi) == (pytest.approx(2.1), 2.0, pytest.approx(2.2))
+    cut = over_repeats([one, point(0, 4.0, 3.0), point(1, 1.0, 1.0)])["goodput_rps"]
+    assert cut.value == 2.0  # a repeat without its high rate is no repeat of the same

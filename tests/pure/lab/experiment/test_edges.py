@@ -77,12 +77,56 @@ def test_requests_pair_by_id_and_only_those_both_have():
     assert pair.child["e2e_p50_s"].tolist() == [100.0, 200.0]
 
 
+def test_a_request_in_one_window_only_counts_for_the_rate_of_that_one():
+    """A later turn that a slow child puts off until after its window is missing from the child's goodput."""
+    a = ([0, 1, 2, 3], Samples(goodput_rps=np.ones(4), attainment=np.ones(4)))
+    b = ([0, 1], Samples(goodput_rps=np.ones(2), attainment=np.ones(2)))
+    pair = pair_up(0, a, b)
+    assert pair.child["goodput_rps"].tolist() == [1, 1, 0, 0]
+    assert pair.child["attainment"].tolist() == [1, 1]
+    assert ratio_of("goodput_rps", [pair], 0.03).ratio.value == pytest.approx(0.5)
+
+
+def test_rates_of_one_repeat_are_one_run():
+    """Both carry the low rate whole; the high one only the child does."""
+
+    def point(repeat: int, rate: float, parent_good: float, child_good: float) -> Pair:
+        rng = np.random.default_rng(repeat)
+        parent, child = (Samples(goodput_rps=(rng.random(100) < p).astype(float)) for p in (parent_good, child_good))
+        return Pair(repeat=repeat, parent=parent, child=child, rate_rps=rate)
+
+    pairs = [point(i, rate, *good) for i in range(2) for rate, good in ((1.0, (1, 1)), (4.0, (0.2, 0.9)))]
+    found = ratio_of("goodput_rps", pairs, 0.03)
+    assert found.answer == "better"
+    assert found.ratio.value == pytest.approx(1.9 / 1.2, rel=0.1)
+    assert "t interval" not in found.ratio.method  # two repeats, not four
+
+
 def test_requests_that_failed_are_infinitely_late():
     base, child = np.full(100, 1.0), np.full(100, 1.0)
     child[:60] = math.inf
     found = ratio_of("e2e_p50_s", [Pair(repeat=0, parent=samples(base), child=samples(child))], 0.03)
     assert found.child is None
-    assert found.answer in ("not measured", "worse")
+    assert found.ratio.value is None
+    assert "infinite" in found.ratio.reason
+    assert found.answer in ("not measured", "worse")  # in some resamples the median is finite
+    late = np.full(100, math.inf)
+    found = ratio_of("e2e_p50_s", [Pair(repeat=0, parent=samples(base), child=samples(late))], 0.03)
+    assert found.answer == "worse"
+
+
+def test_no_time_between_tokens_is_a_time_too():
+    """Tokens of one read have a TPOT of 0. With the parent's median at 0 the child is the slower one still."""
+    rng = np.random.default_rng(0)
+    child = 0.2 * rng.lognormal(0, 0.01, 24)
+    for num_zero in (10, 16):
+        parent = 0.001 * rng.lognormal(0, 0.5, 24)
+        parent[rng.permutation(24)[:num_zero]] = 0.0
+        pair = Pair(repeat=0, parent=Samples(tpot_p50_s=parent), child=Samples(tpot_p50_s=child))
+        found = ratio_of("tpot_p50_s", [pair], 0.03)
+        assert found.answer == "worse"
+        assert found.ratio.hi is None
+        assert found.ratio.lo is None or found.ratio.lo > 50
 
 
 def test_no_pairs_is_not_measured():
@@ -99,11 +143,22 @@ def test_no_pairs_is_not_measured():
         (1.001, 1.02, True, "same"),
         (0.9, 1.1, True, "inconclusive"),
         (None, None, True, "inconclusive"),
+        (1.05, None, True, "better"),
+        (None, 0.9, True, "worse"),
+        (1.05, None, False, "worse"),
     ],
 )
 def test_answers(lo, hi, more_is_better, answer):
-    middle = 1.0 if lo is None else (lo + hi) / 2
+    ends = [end for end in (lo, hi) if end is not None] or [1.0]
+    middle = sum(ends) / len(ends)
     assert answer_of(Estimate(value=middle, lo=lo, hi=hi), [middle], more_is_better, 0.03) == answer
+
+
+def test_a_repeat_without_a_difference_does_not_speak_against_one():
+    better, worse = Estimate(value=1.2, lo=1.1, hi=1.3), Estimate(value=0.8, lo=0.7, hi=0.9)
+    assert answer_of(better, [1.4, 1.0], True, 0.03) == "better"
+    assert answer_of(worse, [0.6, 1.0], True, 0.03) == "worse"
+    assert answer_of(better, [1.5, 0.99], True, 0.03) == "inconclusive"
 
 
 def test_rates_of_closed_loops_pair_by_run():

@@ -49,6 +49,14 @@ def test_a_window_that_is_not_covered_has_no_number():
     assert "gpu0" in found["reason"]
 
 
+def test_a_counter_that_was_set_back_in_the_window_has_no_number():
+    readings = [Reading(0, 900.0), Reading(S, 1000.0), Reading(2 * S, 50.0), Reading(3 * S, 150.0)]
+    again = Series(device="gpu0", source="nvml", readings=readings)
+    assert joules_between(again, 0, 3 * S) is None
+    assert joules_between(again, 0, S) == 100.0
+    assert joules_between(again, 2 * S, 3 * S) == 100.0
+
+
 def test_nothing_to_read_is_not_measured():
     assert summarise([], 0, S) == {}
     with Meter([]) as meter:
@@ -129,3 +137,9 @@ def test_the_users_command_is_the_only_source():
     (found,) = meter.series
     assert found.source == "command"
     assert found.readings[0].joules == 1.0
+
+
+def test_a_command_that_says_no_number_is_refused():
+    for said in ("nan", "inf", "none"):
+        with pytest.raises(LabError, match="the command for energy failed"):
+            Command([sys.executable, "-c", f"print('{said}')"], "J").read()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import subprocess
+
+import pytest
 
 import paceline
 from paceline.lab.experiment import fingerprint as module
@@ -44,3 +48,24 @@ def test_large_weights_are_sampled_and_say_so(tmp_path, monkeypatch):
     assert a["weights_digest"] == "samples of 1 MiB"
     assert a["weight_bytes"] == b["weight_bytes"]
     assert a["weights_sha256"] != b["weights_sha256"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_an_installed_package_is_none_of_the_repository_around_it(tmp_path):
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    package = tmp_path / "venv" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (tmp_path / "mine.txt").write_text("mine")
+    git("init")
+    git("add", "mine.txt")
+    git("commit", "-m", "mine")
+    assert module.git_facts(package) == {}
+    module.git_facts.cache_clear()
+    git("add", "venv")
+    git("commit", "-m", "ours")
+    assert module.git_facts(package)["dirty"] is False
+    module.git_facts.cache_clear()

@@ -10,6 +10,7 @@ import pytest
 
 from paceline.contracts.artefact import RequestRecord, Window
 from paceline.contracts.slo import Outcome
+from paceline.contracts.workload import PlannedRequest
 from paceline.errors import LabError
 from paceline.lab.artefact import is_intact, read_plan, read_run
 from paceline.lab.experiment.cache_protocol import prepare_cache, primers, verify_cache
@@ -79,6 +80,11 @@ def test_without_a_salt_the_second_run_breaks_the_protocol(target, tmp_path):
     assert first.info.cache["ok"] is True
     assert second.info.cache["ok"] is False
     assert "breaks the cache protocol" in second.info.cache["sentence"]
+    assert [c.code for c in first.metrics.cautions if c.invalidates] == []
+    (broken,) = [c for c in second.metrics.cautions if c.invalidates]
+    assert broken.code == "cache_protocol"
+    assert broken.sentence == f"{second.info.cache['sentence']}."
+    assert is_intact(second.path)
 
 
 def test_shared_prefixes_are_primed_and_hit_as_planned(target, tmp_path):
@@ -156,16 +162,41 @@ def records(*cached: int) -> list[RequestRecord]:
 def test_the_expectation_of_the_spec_decides():
     spec = workload({"protocol": ["verify"], "expect_hit": {"target": 0.35, "tol": 0.02}})
     window = Window(start_ns=0, end_ns=100)
-    assert verify_cache({}, spec, records(35, 34, 36), window)["ok"] is True
-    assert verify_cache({}, spec, records(40, 40), window)["ok"] is False
+    assert verify_cache({}, spec, (), records(35, 34, 36), window)["ok"] is True
+    assert verify_cache({}, spec, (), records(40, 40), window)["ok"] is False
     outside = msgspec.structs.replace(window, end_ns=1)
-    assert verify_cache({}, spec, records(35, 99), outside)["hit"] == pytest.approx(0.35)
+    assert verify_cache({}, spec, (), records(35, 99), outside)["hit"] == pytest.approx(0.35)
+
+
+def verified(requests, cached: list[int], **done):
+    spec = workload({"protocol": ["verify"]})
+    return verify_cache(done, spec, requests, records(*cached), Window(start_ns=0, end_ns=100))
+
+
+def test_shared_passages_may_come_from_the_cache_and_need_not():
+    """Half of the second and third prompt was sent by the first: what a trace's blocks, or documents, look like."""
+
+    def planned(number: int, **more) -> PlannedRequest:
+        return PlannedRequest(id=number, stream="chat", num_input_tokens=100, **more)
+
+    plan = [planned(i, shared=(1, 2 + i), num_shared_tokens=50) for i in range(3)]
+    for cached in ([0, 50, 50], [0, 48, 48], [0, 0, 0]):
+        assert verified(plan, cached)["ok"] is True
+    found = verified(plan, [50, 50, 50])  # the first one's too: an earlier run helps
+    assert found["ok"] is False
+    assert "0.0% to 33.3%" in found["sentence"]
+    prefix = [planned(i, prefix_group=0, num_prefix_tokens=48) for i in range(3)]
+    assert verified(prefix, [0, 48, 48])["ok"] is True  # not primed: the first fills the cache
+    assert verified(prefix, [48, 48, 48])["ok"] is False
+    assert verified(prefix, [48, 48, 48], num_primed=1)["ok"] is True
+    assert verified(prefix, [0, 0, 0], num_primed=1)["ok"] is False
 
 
 def test_turns_imply_no_figure(target):
     stream = {"arrival": {"kind": "closed", "slots": 1}, "input": 32, "output": 2, "turns": {"max": 2}}
     spec = load_spec({"num_requests": 4, "stream": [stream], "cache": {"protocol": ["verify"]}})
-    done = prepare_cache(target, spec, make_plan(spec, seed=1), Content(spec, 1, ""), LoadOptions(num_processes=0))
-    found = verify_cache(done, spec, records(10, 20), Window(start_ns=0, end_ns=100))
+    plan = make_plan(spec, seed=1)
+    done = prepare_cache(target, spec, plan, Content(spec, 1, ""), LoadOptions(num_processes=0))
+    found = verify_cache(done, spec, plan.requests, records(10, 20), Window(start_ns=0, end_ns=100))
     assert found["ok"] is None
     assert "implies no figure" in found["sentence"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paceline.lab.experiment.page_cache import drop, model_files, resident_share
+from paceline.lab.experiment.page_cache import Dropped, drop, model_files, resident_share
 
 
 def test_files_of_folders_and_links_count_once(tmp_path):
@@ -38,3 +38,11 @@ def test_what_was_written_just_now_is_in_memory_and_what_was_dropped_is_told(tmp
 
 def test_nothing_known_is_nothing_dropped():
     assert "nothing was dropped" in drop([]).sentence
+    assert not drop([]).is_cold
+
+
+def test_pages_that_stayed_are_no_cold_start():
+    def found(after: float | None) -> Dropped:
+        return Dropped(num_files=1, num_bytes=9, resident_before=1.0, resident_after=after)
+
+    assert [found(after).is_cold for after in (0.0, 0.05, 0.5, 1.0, None)] == [True, True, False, False, True]

@@ -12,7 +12,7 @@ from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import SloClass
 from paceline.errors import LabError
 from paceline.lab.artefact import StoredRun
-from paceline.lab.experiment.rate_search import MAX_INVALID, Search, asked_share, level_of, replay, search_rate
+from paceline.lab.experiment.rate_search import MAX_INVALID, Level, Search, asked_share, level_of, replay, search_rate
 from paceline.lab.experiment.results import PointResult
 from paceline.lab.metrics import compute
 
@@ -50,6 +50,18 @@ def run(rate: float, repeat: int, capacity: float, *, num: int = 200, status: st
         target=TargetInfo(url="http://x", model="m"),
     )
     return StoredRun(path=Path("x"), info=info, records=records, metrics=compute(info, records))
+
+
+def test_across_a_cliff_the_interval_is_the_bracket_at_least():
+    search = replay(Search(start_rps=1, precision=0.5), 0.9, [])
+    for rate, good in ((1.0, 1000), (2.0, 0), (1.414, 0)):
+        search.add(Level(rate_rps=rate, num_good=good, num_requests=1000, n_eff=1000, window_s=100))
+    found = search.result()
+    assert found.cliff
+    assert (found.highest_pass_rps, found.lowest_fail_rps) == (1.0, 1.414)
+    assert found.max_rate_rps.lo <= 1.0
+    assert found.max_rate_rps.hi >= 1.414
+    assert "cliff" in found.max_rate_rps.method
 
 
 def test_the_bracket_holds_the_capacity_and_goodput_is_what_was_good_there():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.errors import ConfigError
+from paceline.lab.experiment.runner import check_experiment
 from paceline.lab.experiment.spec import load_experiment
 from paceline.lab.experiment.workload import given_workload
 
@@ -77,6 +78,11 @@ def test_a_workload_in_another_file_counts_for_the_digest(write, tmp_path):
         ('group = "quant"', 'group = "quand"', "no such group"),
         ('parent = "kv8"', 'parent = "kv9"', "did you mean kv8"),
         ("[[stream]]", "[search]\n[[stream]]", ""),
+        ("[[stream]]", "[search]\npoints_per_visit = 0\n[[stream]]", "points_per_visit is 1 or more"),
+        ("[[stream]]", "[search]\nshare = 95\n[[stream]]", "part of requests"),
+        ("[[stream]]", "[search]\nstart_rps = 2\nlowest_rps = 3\n[[stream]]", "rates that cannot be"),
+        ("[[stream]]", "[start]\ncold = -1\n[[stream]]", "negative"),
+        ("[server]", '[server]\nurl = "http://x"', "URL are made by the lab"),
         ("duration_s = 5", "duration_s = 5\nrates = [1, 0]", "above 0"),
         ("duration_s = 5", 'duration_s = 5\nworkload = "x"', "workload given twice"),
         ('base = { model = "m", max_num_seqs = 8, env = { A = "1" } }', 'kind = "command"', "needs its argv"),
@@ -102,3 +108,23 @@ def test_an_unknown_workload_is_refused(tmp_path):
     loaded = load_experiment({"workload": "nonsense", "server": {"base": {"model": "m"}}}, tmp_path)
     with pytest.raises(ConfigError, match="no such workload"):
         given_workload(loaded)
+
+
+def test_a_figure_beside_a_search_is_refused_and_not_dropped(write):
+    with pytest.raises(ConfigError, match="decides by its rate"):
+        load_experiment(write(TEXT.replace("repeats = 4", 'decides = "ttft_p50_s"') + "[search]\n"))
+
+
+def test_a_closed_loop_has_no_rate_to_set(write):
+    known = {"max_num_seqs": "batch", "kv_cache_dtype": "quant"}
+    closed = TEXT.replace('{ kind = "poisson", rate = 2 }', '{ kind = "closed", slots = 2, requests = 4 }')
+    closed = closed.replace(', env = { B = "2" }', "")
+    for words in ("rates = [1, 2]\n" + closed, closed + "[search]\n"):
+        with pytest.raises(ConfigError, match="closed loop"):
+            check_experiment(load_experiment(write(words)), known_groups=known)
+
+
+def test_what_is_not_utf_8_is_said(tmp_path):
+    (tmp_path / "spec.toml").write_bytes(b'name = "\xff"')
+    with pytest.raises(ConfigError, match="not TOML"):
+        load_experiment(tmp_path / "spec.toml")

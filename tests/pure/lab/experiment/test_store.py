@@ -32,20 +32,23 @@ def test_one_process_at_a_time(tmp_path):
 
 def test_only_whole_points_are_kept_and_the_rest_is_removed(tmp_path, loaded):
     result = open_experiment(tmp_path, loaded)
-    for name in ("whole", "cut", "lost"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "whole" / "metrics.json").write_text("{}")
+    nodes, elsewhere = tmp_path / "nodes", tmp_path / "elsewhere"
+    for folder in (nodes / "whole", nodes / "cut", nodes / "lost", elsewhere):
+        folder.mkdir(parents=True)
+    (nodes / "whole" / "metrics.json").write_text("{}")
     points = (
-        PointResult(id="1", node="base", path="whole"),
-        PointResult(id="2", node="base", path="cut", status="partial"),
-        PointResult(id="3", node="base", path="lost"),
+        PointResult(id="1", node="base", path="nodes/whole"),
+        PointResult(id="2", node="base", path="nodes/cut", status="partial"),
+        PointResult(id="3", node="base", path="nodes/lost"),
         PointResult(id="4", node="base", status="invalid"),
+        PointResult(id="5", node="base", path="nodes/../elsewhere", status="partial"),
     )
     write_experiment(tmp_path, msgspec.structs.replace(result, points=points, status="partial"))
     again = open_experiment(tmp_path, loaded)
     assert [p.id for p in again.points] == ["1"]
     assert again.status == "running"
-    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["whole"]
+    assert [p.name for p in nodes.iterdir()] == ["whole"]
+    assert elsewhere.is_dir()  # no run of this experiment
 
 
 def test_another_spec_or_version_is_refused(tmp_path, loaded):

@@ -12,7 +12,7 @@ from paceline.lab.gates.evidence import Evidence
 from paceline.lab.gates.goodput import goodput_gate
 from paceline.lab.gates.spec import CostGate, EnergyGate, GoodputGate
 
-RATIO_ONLY = GoodputGate(attainment=False)
+RATIO_ONLY = GoodputGate(min_ratio=0.97, attainment=False)
 
 
 def run_with(good_share, seed=0, n=1000):
@@ -103,3 +103,50 @@ def test_energy_is_not_measured_without_a_meter():
     assert found.estimate.value == pytest.approx(0.5)  # 50 W over 100 tokens/s
     assert found.answer is Answer.PASS
     assert energy_gate(Evidence(runs=[metered, run]), gate)[0].answer is Answer.NOT_MEASURED
+
+
+def closed(times, seconds):
+    """A closed loop that was asked only what it answered in time: `times` of the requests, all good."""
+    records = [answered(i, ttft_s=0.2, every_s=seconds / times) for i in range(times)]
+    run = run_of(records, seconds=seconds)
+    run.info.closed_loop = True
+    return run
+
+
+def test_a_slower_server_in_a_closed_loop_is_worse_although_all_its_answers_are_good():
+    base, slower = closed(1000, 100.0), closed(600, 100.0)
+    found = answer([base], [slower])
+    assert found.estimate.value == pytest.approx(0.6, rel=0.05)
+    assert found.answer is Answer.FAIL
+    assert answer([base] * 2, [slower] * 2).answer is Answer.FAIL
+    assert answer([base], [closed(1000, 100.0)]).answer is Answer.PASS
+    nothing = run_of([answered(i, ttft_s=3.0) for i in range(100)], seconds=100.0)
+    nothing.info.closed_loop = True
+    assert answer([base], [nothing]).answer is Answer.FAIL
+    with pytest.raises(LabError, match="workloads differ"):
+        answer([run_with(0.9)], [slower])
+
+
+def test_later_turns_come_as_the_server_answers_so_they_are_a_rate_too():
+    base, slower = (run_of([answered(i, ttft_s=0.2, every_s=100 / n) for i in range(n)], seconds=100.0)
+                    for n in (1000, 600))  # fmt: skip
+    assert answer([base], [slower]).estimate.value == 1.0  # of the requests that both hold, all are good
+    slower.records[1].turn = 1
+    assert answer([base], [slower]).estimate.value == pytest.approx(0.6, rel=0.05)
+
+
+def test_pairs_without_a_good_request_are_pooled_and_decide():
+    base, nothing = run_with(0.9), run_with(0.0)
+    for runs in ([nothing] * 2, [nothing] * 3):
+        found = answer([base] * len(runs), runs)
+        assert found.answer is Answer.FAIL
+        assert "pooled" in found.estimate.method
+    mixed = answer([base] * 2, [run_with(0.5, seed=1), nothing])
+    assert mixed.estimate.value == pytest.approx(0.26, abs=0.03)
+    assert mixed.answer is not Answer.PASS
+
+
+def test_the_usual_ratio_is_asked_only_where_a_base_is_given():
+    run = run_of([answered(0, ttft_s=0.1)], attainment=Estimate(value=0.95, lo=0.91, hi=0.98))
+    assert [r.subject for r in goodput_gate(Evidence(runs=[run]), GoodputGate())] == ["attainment of chat"]
+    assert goodput_gate(Evidence(runs=[run], base=[run]), GoodputGate())[0].limit == 0.97

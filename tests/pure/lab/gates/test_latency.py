@@ -14,7 +14,7 @@ from paceline.lab.gates.spec import TpotGate, TtftGate
 
 
 def ttft(records, gate=None, **options):
-    return ttft_gate(Evidence(runs=[run_of(records, **options)]), gate or TtftGate())
+    return ttft_gate(Evidence(runs=[run_of(records, **options)]), gate or TtftGate(percentile=0.95))
 
 
 def answers(results):
@@ -103,3 +103,13 @@ def test_tpot_leaves_out_answers_of_one_chunk_and_asks_the_longest_gap_and_the_o
     assert found[0].evidence["n"] == 300
     slow = run_of([answered(i, ttft_s=0.1, tpot_s=draw.uniform(0.19, 0.21)) for i in range(300)], slo=slo)
     assert tpot_gate(Evidence(runs=[run], overload=[slow]), TpotGate(overload=True))[-1].answer is Answer.FAIL
+
+
+def test_without_a_percentile_each_class_is_judged_at_the_share_it_asks_for():
+    """One in twenty-five is late: a class that asks for nine in ten has them, one that asks for 99 in 100 has not."""
+    records = [answered(i, ttft_s=3.0 if i % 25 == 0 else 0.2) for i in range(400)]
+    strict = SloClass(name="chat", ttft_s=1.0, share=0.99)
+    whole = SloClass(name="chat", ttft_s=1.0, share=1.0)
+    found = [ttft(records, TtftGate(), slo=[terms])[0] for terms in (CHAT, strict, whole)]
+    assert [r.evidence["percentile"] for r in found] == [0.9, 0.99, 0.999]
+    assert answers(found) == [Answer.PASS, Answer.FAIL, Answer.INCONCLUSIVE]

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 from tests.fakes.lab.gate_runs import SECOND, answered, failed
 
@@ -38,7 +39,7 @@ def noise(i, scale=2.0):
 def test_a_server_that_stays_as_it_is_passes():
     found = answers(soak(rss=lambda i: 500 + (40 if i else 0) + noise(i, 0.2)))
     assert set(found.values()) == {Answer.PASS}
-    assert len(found) == 6
+    assert len(found) == 7
 
 
 def test_a_leak_is_found_and_one_within_the_limit_is_not_called_one():
@@ -65,6 +66,19 @@ def test_blocks_that_stay_held_fail():
     assert answers(soak(held=lambda i: 2 * i))["KV blocks"] is Answer.FAIL
     assert answers(soak(held=lambda _: 4))["KV blocks"] is Answer.FAIL
     assert answers(soak(held=lambda i: 3 if i == 23 else 0, count=24))["KV blocks"] is not Answer.FAIL
+
+
+def test_a_server_that_does_not_come_to_rest_fails():
+    """Requests whose clients are gone and that run on: no checkpoint is at rest, and leaks cannot be seen either."""
+    stuck = soak()
+    stuck.checkpoints[1:] = [msgspec.structs.replace(point, idle=False) for point in stuck.checkpoints[1:]]
+    assert answers(stuck)["rest"] is Answer.FAIL
+    late = soak()
+    late.checkpoints[-1] = msgspec.structs.replace(late.checkpoints[-1], idle=False)
+    assert answers(late)["rest"] is Answer.INCONCLUSIVE
+    once = soak()
+    once.checkpoints[5] = msgspec.structs.replace(once.checkpoints[5], idle=False)
+    assert answers(once)["rest"] is Answer.PASS
 
 
 def test_death_restarts_and_hangs_fail():

@@ -109,6 +109,18 @@ def test_quality_sets_fail_straddle_or_are_invalid():
     assert answers(comparison("not worse", name="other")) == [Answer.NOT_MEASURED, Answer.NOT_MEASURED]
 
 
+def test_refusals_are_asked_for_where_they_were_scored_or_named():
+    """[safety] for schemas alone must be able to pass, and a set that was scored is not passed over."""
+
+    def answers(table, *comparisons):
+        return [r.answer for r in evaluate(Evidence(comparisons=comparisons), load_gate_spec({"safety": table})).gates]
+
+    refusing = comparison("worse", worse_p=0.001, what="refusing", name="refusals")
+    assert len(answers({"min_schema_share": 1.0})) == 1
+    assert answers({"min_schema_share": 1.0}, refusing) == [Answer.NOT_MEASURED, Answer.FAIL]
+    assert answers({"refusal_margin_points": 2.0}) == [Answer.NOT_MEASURED]
+
+
 def test_starts_are_judged_by_a_tolerance_bound():
     seconds = [4.0, 4.4, 3.9, 4.1, 4.6, 4.2, 4.0, 4.3, 4.1, 4.2]
     found = p95_of(seconds)
@@ -144,6 +156,8 @@ def test_a_spec_refuses_what_it_does_not_know(tmp_path: Path):
         ({"cost": {}}, "price_per_hour"),
         ({"cost": {"price_per_hour": 0, "max_per_million_good_tokens": 1}}, "above 0"),
         ({"goodput": {"min_ratio": 97}}, "min_ratio"),
+        ({"goodput": {"min_ratio": 0}}, "min_ratio"),
+        ({"safety": {"refusal_margin_points": 0}}, "refusal_margin_points"),
     ):
         with pytest.raises(ConfigError, match=words):
             load_gate_spec(table)

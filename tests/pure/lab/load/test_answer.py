@@ -181,6 +181,18 @@ def test_timings_of_paceline_without_unknown_ones():
     assert answered((1, event)).server == {"queue_ms": 3.0}
 
 
+def test_llama_cpp_tells_its_cache_in_its_timings():
+    end = chunk(finish="stop", timings={"predicted_n": 2, "cache_n": 30, "prompt_n": 10, "prompt_ms": 5.5})
+    answer = answered((2, text("a b")), (4, end), (4, {"choices": [], "usage": usage(40, 2)}))
+    assert (answer.prompt_tokens, answer.cached_tokens, answer.server) == (40, 30, {"prefill_ms": 5.5})
+    told = usage(40, 2, prompt_tokens_details={"cached_tokens": 31})
+    assert answered((4, end), (4, {"choices": [], "usage": told})).cached_tokens == 31  # usage is the truth
+    whole = Answer()
+    body = {"choices": [{"message": {"content": "a b"}, "finish_reason": "stop"}], "usage": usage(40, 2)}
+    whole.on_whole(json.dumps(body | {"timings": {"cache_n": 30}}).encode(), 5)
+    assert whole.cached_tokens == 30
+
+
 @pytest.mark.parametrize(
     ("finish", "tokens", "exact", "outcome"),
     [
@@ -189,6 +201,8 @@ def test_timings_of_paceline_without_unknown_ones():
         ("length", 3, False, Outcome.OK),
         ("stop", 3, True, Outcome.OK),
         (None, 4, True, Outcome.TRUNCATED),  # a stream without a finish
+        ("abort", 4, False, Outcome.STREAM_ERROR),  # the server gave up, and says so where others say "stop"
+        ("error", 4, True, Outcome.STREAM_ERROR),
     ],
 )
 def test_truncated(finish, tokens, exact, outcome):

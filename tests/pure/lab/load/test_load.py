@@ -12,6 +12,9 @@ from paceline.contracts.artefact import NEVER, TokenSource
 from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import Faults
 from paceline.lab.load import LoadOptions
+from paceline.lab.load.driver import Driver
+from paceline.lab.load.pool import Pool
+from paceline.lab.load.prepare import Preparation
 from paceline.lab.mock import ChunkKind, Fault, Flavour, Match, MockServer, Reply, Rule, Script, ScriptChunk, Service
 
 SLACK_S = 2.0  # for a busy machine; the bounds below catch a clock or a start that is wrong by what the script says
@@ -53,7 +56,7 @@ def test_every_flavour_is_understood(flavour):
         target = target_of(mock.url, kind=flavour.value)
         result = load(mock.url, every(0.005, 4), target=target)
     assert outcomes(result) == ["ok"] * 4
-    if flavour in (Flavour.PACELINE, Flavour.VLLM):
+    if flavour is not Flavour.OPENAI:
         assert {record.token_source for record in result.records} == {TokenSource.CHUNK_USAGE}
     assert {record.completion_tokens for record in result.records} == {4}
 
@@ -301,6 +304,41 @@ def test_a_session_ends_with_a_turn_that_failed():
     assert "http_error" in result.records[1].reason
 
 
+def test_a_client_that_has_gone_says_nothing_more_and_blames_nobody():
+    """Its later turns were never due: they are no failures of the server."""
+    turns = conversation(0, 1, 3)
+    turns[0] = request(0, 0.0, session=1, last_turn=False, faults=Faults(disconnect_after_s=0.05))
+    script = Script(rules=(Rule(match=Match(contains="word0"), reply=Reply(fault=Fault(never_answer=True))),))
+    with MockServer(script) as mock:
+        result = load(mock.url, SmallPlan(requests=turns + conversation(3, 2, 1), span_s=30.0))
+    assert outcomes(result) == ["disconnect", "ok"]
+
+
+def test_slots_of_a_closed_loop_take_jobs_that_come_later():
+    late = [request(i, None, loop_slots=3) for i in range(9)]
+
+    async def drive(url):
+        loop, seen = asyncio.get_running_loop(), []
+        pool = Pool(target_of(url), loop)
+        driver = Driver(pool, HERE, seen.append, span_ns=0)
+        jobs = list(Preparation(target_of(url), SmallPlan(requests=late, span_s=0.0), FixedContent()).jobs())
+        driver.add(jobs[:1], more=True)
+        running = asyncio.ensure_future(driver.run(time.monotonic_ns()))
+        while not seen:
+            await asyncio.sleep(0.01)
+        driver.add(jobs[1:], more=False)
+        at_once = driver.num_in_flight
+        await asyncio.wait_for(running, 20)
+        pool.close()
+        await asyncio.sleep(0.01)  # connections say goodbye
+        return at_once, [done.record.outcome.value for done in seen]
+
+    with MockServer(Script(service=Service(ttft_ms=20))) as mock:
+        at_once, ended = asyncio.run(drive(mock.url))
+    assert at_once == 3
+    assert ended == ["ok"] * 9
+
+
 def test_turns_after_the_end_of_the_load_are_not_due():
     plan = SmallPlan(requests=conversation(0, 1, 50), span_s=0.2)
     with MockServer(Script()) as mock:
@@ -309,15 +347,17 @@ def test_turns_after_the_end_of_the_load_are_not_due():
     assert set(outcomes(result)) == {"ok"}
 
 
-def test_tenants_have_their_keys():
-    plan = every(0.05, 2)
+def test_tenants_have_their_keys_and_those_without_one_use_the_runs():
+    plan = every(0.05, 3)
     plan.requests[1] = request(1, 0.05, tenant="gold")
+    plan.requests[2] = request(2, 0.1, tenant="silver")
     with MockServer(Script(api_keys=("run", "gold-key"))) as mock:
         target = target_of(mock.url, api_key="run", tenant_keys={"gold": "gold-key"})
         result = load(mock.url, plan, target=target)
-        entries = mock.wait_for(2)
-    assert outcomes(result) == ["ok", "ok"]
-    assert [entry.key for entry in entries] == [0, 1]
+        entries = mock.wait_for(3)
+    assert outcomes(result) == ["ok", "ok", "ok"]
+    assert [entry.key for entry in entries] == [0, 1, 0]
+    assert [record.tenant for record in result.records] == [None, "gold", "silver"]
 
 
 def test_a_server_that_is_not_there_fails_each_request_by_itself():
@@ -343,15 +383,15 @@ def test_ipv6():
 def test_what_was_asked_for_is_validated_after_the_load():
     seen = []
 
-    def validate(request, prompt, text, tool_calls):
-        seen.append((request.id, prompt.messages, len(text.split()), tool_calls))
+    def validate(request, prompt, text, tool_calls, finish_reason):
+        seen.append((request.id, prompt.messages, len(text.split()), tool_calls, finish_reason))
         return {"short": len(text.split()) <= 4}
 
     with MockServer(Script()) as mock:
         result = load(mock.url, every(0.01, 2), validate=validate)
         kept = load(mock.url, every(0.01, 1), options=LoadOptions(num_processes=0, keep_text=True))
     assert [record.valid for record in result.records] == [{"short": True}] * 2
-    assert seen[1] == (1, [{"role": "user", "content": "word1"}], 4, [])
+    assert seen[1] == (1, [{"role": "user", "content": "word1"}], 4, [], "length")
     assert result.records[0].text is None
     assert len(kept.records[0].text.split()) == 4
 

@@ -54,6 +54,7 @@ def test_llama_server():
     info = target.info
     assert (info.kind, info.tokenize, info.max_model_len) == ("llama.cpp", "content", 2048)
     assert (info.ignore_eos, info.reset_prefix_cache, info.cache_salt) == (True, "", False)
+    assert (info.chunk_usage, target.chunk_counts) == (True, "timings")
     assert (exact, counts) == (True, [4, 40])
     assert chat >= 3
 

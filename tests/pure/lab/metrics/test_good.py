@@ -92,6 +92,13 @@ def test_a_client_that_left(outcome: Outcome, chunks: list[Chunk], close: float,
     assert found.num_requests == 2
 
 
+def test_a_client_that_left_in_a_stall_that_was_too_long() -> None:
+    stalls = SloClass(icl_max_s=0.2)
+    for close, counts in ((250, False), (270, True)):
+        left = record(0, [chunk(50), chunk(60)], close=close, outcome=Outcome.DISCONNECT)
+        assert whole([left, record(1, [chunk(50), chunk(60)])], stalls).attainment.n == 1 + counts
+
+
 def test_percentiles_for_decisions_hold_failures_at_infinity() -> None:
     """94 of 100 in time, 6 failed: p95 is infinite, p90 is not; the table shows the 94."""
     log = steady_log(94)
@@ -196,6 +203,11 @@ def test_prefix_hits() -> None:
     assert metrics.whole.prefix_hit.value == pytest.approx(0.16)
     assert metrics.whole.prefix_hit_planned == pytest.approx(0.4)
     assert "prefix_hit" in {c.code for c in metrics.cautions}
+    for r in log:
+        r.num_shared_asked = 30  # passages: hits only where the same ones came before, in the same order
+    shared = compute(info(), log)
+    assert shared.whole.prefix_hit_planned is None
+    assert "prefix_hit" not in {c.code for c in shared.cautions}
     silent = compute(info(), [record(0, [chunk(50)], prompt_tokens=100)])
     assert silent.whole.prefix_hit.value is None
 

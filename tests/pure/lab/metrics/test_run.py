@@ -90,6 +90,56 @@ def test_one_late_request_in_a_hundred_is_no_p99() -> None:
     assert "client_bound" not in codes(log, CHAT)
 
 
+def test_a_schedule_beside_a_closed_loop_is_gated_too() -> None:
+    """Nine in ten requests are of a closed loop, sent as they are planned; the others have a schedule and are late."""
+
+    def log(lag: float) -> list[RequestRecord]:
+        return [
+            record(i, [chunk(i * 100 + 80)], plan=i * 100, send=i * 100 + (lag if i % 10 == 0 else 0))
+            for i in range(100)
+        ]
+
+    assert codes(log(20), CHAT, closed_loop=True)["client_bound"]
+    assert "client_bound" not in codes(log(2), CHAT, closed_loop=True)
+    alone = codes(log(0), CHAT, closed_loop=True, client=ClientHealth(offered_rps=10, achieved_rps=5))
+    assert alone["client_bound"]
+
+
+def test_a_late_client_is_told_why() -> None:
+    log = [record(i, [chunk(i * 100 + 50)], plan=i * 100, send=i * 100 + 8) for i in range(100)]
+
+    def sentence(lag_ms: float, loop_ms: float = 6) -> str:
+        client = ClientHealth(
+            offered_rps=10, achieved_rps=10, calibrated_rps=50, calibrated_lag_p99_ms=lag_ms, loop_lag_p99_ms=loop_ms
+        )
+        found = compute(info(CHAT, client=client), log).cautions
+        return next(c.sentence for c in found if c.code == "client_bound")
+
+    assert "8 ms; 5 ms is allowed" in sentence(0.4)
+    assert "takes the client's cores" in sentence(0.4)
+    assert "this client is slow" in sentence(7.0)
+    assert "event loop was on time" in sentence(0.4, 0.5)
+
+
+def test_a_client_that_could_not_reach_the_rate_against_nothing() -> None:
+    client = ClientHealth(offered_rps=10, achieved_rps=10, calibrated_rps=8)
+    assert codes(steady_log(100), CHAT, client=client)["client_bound"]
+    assert "client_bound" not in codes(steady_log(100), CHAT, client=msgspec.structs.replace(client, calibrated_rps=50))
+
+
+def test_a_lost_process_of_the_client_voids_the_run() -> None:
+    """Its requests left no record, so they are in no denominator."""
+    lost = compute(info(CHAT, status="partial", problems=["load process 0 was lost: no message"]), steady_log(100))
+    assert {c.code for c in lost.cautions if c.invalidates} == {"client_lost"}
+
+
+def test_failures_are_told_without_the_clients_own_doing() -> None:
+    log = steady_log(10)
+    log[0].outcome, log[1].outcome, log[2].outcome = Outcome.CLIENT_CANCEL, Outcome.TIMEOUT, Outcome.DISCONNECT
+    found = next(c for c in compute(info(CHAT), log).cautions if c.code == "failures")
+    assert found.sentence == "1 of 10 requests failed (timeout 1): never good."
+
+
 def test_client_health_gates() -> None:
     log = steady_log(100)
     well = ClientHealth(offered_rps=10, achieved_rps=9.95, loop_lag_p99_ms=2, cpu_share_max=0.5)
@@ -110,6 +160,12 @@ def test_closed_loop_claims_nothing_about_a_rate() -> None:
     assert metrics.offered_rps is None
     assert "closed_loop" in {c.code for c in metrics.cautions}
     assert metrics.whole.goodput_rps.lo is not None
+
+
+def test_none_good_in_a_closed_loop_is_not_surely_none() -> None:
+    found = compute(info(SloClass(ttft_s=0.01), closed_loop=True), steady_log(100)).whole.goodput_rps
+    assert (found.value, found.lo) == (0.0, 0.0)
+    assert found.hi == pytest.approx(0.37, abs=0.01)  # 3.7 of 100 requests in 10 s
 
 
 def test_t22_one_request_is_not_a_throughput() -> None:

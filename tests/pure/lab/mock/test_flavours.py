@@ -102,6 +102,16 @@ def test_usage_on_the_way(flavour):
     assert counts == [0, 3, 6, 8, 8]
 
 
+def test_llama_cpp_counts_on_the_way_where_it_is_asked():
+    with MockServer(Script(flavour=Flavour.LLAMA_CPP, service=Service(tokens_per_chunk=3))) as mock:
+        seen = ask(mock.url, body=chat_body(timings_per_token=True))
+        plain = ask(mock.url, body=chat_body())
+    counts = [
+        [event["timings"]["predicted_n"] for event in answer.events if "timings" in event] for answer in (seen, plain)
+    ]
+    assert counts == [[3, 6, 8, 8, 8], [8, 8]]  # the end says it twice: with the reason, and with usage
+
+
 def test_paceline_tells_its_times_from_the_schedule():
     service = Service(ttft_ms=20, tpot_ms=5, prefill_ms_per_token=1, prefix_cache=True, block_tokens=2)
     with MockServer(Script(service=service)) as mock:

@@ -91,6 +91,12 @@ def test_a_broken_or_missing_file_is_named(tmp_path, text):
     assert "script.toml" in str(caught.value)
 
 
+def test_a_flavour_may_be_a_plain_word_and_must_be_one():
+    assert Script(flavour="vllm").flavour is Flavour.VLLM  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no such flavour"):
+        Script(flavour="sglang")  # type: ignore[arg-type]
+
+
 def test_which_scripts_take_no_time():
     assert null_script().takes_no_time
     assert Script().takes_no_time

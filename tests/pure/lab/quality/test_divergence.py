@@ -154,3 +154,18 @@ def test_without_log_probabilities_texts_are_compared():
     assert found.unit == "characters"
     assert found.divergence is None
     assert found.whole.value < 1
+
+
+def test_agreement_of_the_first_choice_is_as_uncertain_as_the_texts_make_it():
+    """Two texts that agree everywhere and two that never do are four samples, not four thousand."""
+
+    def text(agrees):
+        return [Point(i, 0.1, 0.1, 0.0, 0.2, agrees) for i in range(1, 1001)]
+
+    found = summarise([text(True), text(True), text(False), text(False)], reference="a", candidate="b", method="echo",
+                      num_top=5).buckets[0].top1  # fmt: skip
+    assert (found.value, found.n, found.n_eff) == (0.5, 4000, 4.0)
+    assert found.lo < 0.2
+    assert found.hi > 0.8
+    alike = summarise([text(True)] * 4, reference="a", candidate="b", method="echo", num_top=5).buckets[0].top1
+    assert 0.99 < alike.lo < alike.hi == 1.0

@@ -23,6 +23,8 @@ rows = [
     {"doc_id": 1, "doc_hash": "b", "exact_match": 0.0, "resps": [["y"]], "filter": "strict"},
 ]
 (out / "samples_words_2026.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+other = "samples_words_few_2026-01-31T10-00-00.000001.jsonl"  # of another task, and newer
+(out / other).write_text(json.dumps({"doc_id": 7, "exact_match": 1.0}))
 """
 
 

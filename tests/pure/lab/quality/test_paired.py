@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 
 from paceline.errors import ConfigError
@@ -27,6 +28,13 @@ def test_flips_are_counted_and_named():
     assert found.mcnemar_p == 1.0
     assert found.answer == "inconclusive"
     assert "about" in found.sentence
+
+
+def test_scores_that_were_asked_otherwise_do_not_pair():
+    one = scored([1, 0])
+    for other in (scored([1, 0], sha="other"), msgspec.structs.replace(one, max_tokens=64)):
+        with pytest.raises(ConfigError, match="do not pair"):
+            compare_scores(one, other)
 
 
 def test_items_needed_are_those_of_the_published_table():

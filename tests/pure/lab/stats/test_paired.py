@@ -52,6 +52,26 @@ def test_failures_are_infinitely_late() -> None:
     assert math.isnan(quantile_ratio(b, b, 0.95).value)
 
 
+def test_a_quantile_of_zero_has_a_ratio_and_bounds_as_far_as_they_go() -> None:
+    rng = np.random.default_rng(0)
+    a, b = 0.001 * rng.lognormal(0, 0.5, 24), 0.2 * rng.lognormal(0, 0.01, 24)
+    a[:14] = 0.0  # tokens that came in one read
+    found = quantile_ratio(a, b, 0.5)
+    assert (found.value, found.hi) == (math.inf, math.inf)
+    assert found.lo > 50
+    assert found.p < 0.05
+    zeros = np.zeros(24)
+    assert math.isnan(quantile_ratio(zeros, zeros, 0.5).value)
+    assert quantile_ratio(b, zeros, 0.5).value == 0.0
+
+
+def test_resamples_in_which_both_are_zero_are_ties() -> None:
+    a = np.r_[np.zeros(11), np.full(13, 0.001)]
+    found = quantile_ratio(a, a, 0.5)
+    assert (found.value, found.lo, found.hi) == (1.0, 1.0, 1.0)
+    assert found.p == 1.0
+
+
 def test_no_samples() -> None:
     assert math.isnan(mean_ratio([], []).value)
     assert math.isnan(quantile_ratio([], [], 0.5).value)
@@ -111,6 +131,7 @@ def test_mean_of_a_series() -> None:
     assert found.hi is not None
     assert found.lo < 99.0 < found.hi
     assert mean_estimate([3.0]).lo is None
+    assert mean_estimate([0.0, 0.0, 0.0, 50.0]).lo == 0.0  # a rate has no negative bound
 
 
 def test_pairs_needed_by_hand() -> None:

@@ -218,6 +218,21 @@ def test_scaling_sets_rate_and_duration() -> None:
         scale(spec, rate=0)
 
 
+def test_a_closed_loop_keeps_its_requests_at_another_duration() -> None:
+    spec = spec_of({"arrival": {"kind": "closed", "slots": 2}}, duration_s=None, num_requests=10)
+    plan = make_plan(scale(spec, duration_s=30))
+    assert (len(plan.requests), plan.span_s) == (10, 30)
+
+
+def test_more_requests_than_a_plan_holds_are_refused() -> None:
+    for stream, rest in (
+        ({"arrival": {"kind": "closed", "slots": 2, "requests": 10**8}}, {}),
+        ({"arrival": {"kind": "constant", "rate": 1e6}}, {"num_requests": 10**8}),
+    ):
+        with pytest.raises(ConfigError, match="too big"):
+            make_plan(spec_of(stream, duration_s=None, **rest))
+
+
 def test_a_plan_without_requests_is_refused() -> None:
     with pytest.raises(ConfigError, match="no request"):
         make_plan(spec_of({"arrival": {"kind": "burst", "size": 1, "every_s": 100}}, duration_s=10))

@@ -126,6 +126,18 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_choice": ["a"], "response_format": {"type": "json_object"}}, "guided_choice", "one grammar"),
     ({"guided_choice": []}, "guided_choice", "at least one"),
     ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "guided_json"),
+    ({"guided_whitespace_pattern": " ", "guided_regex": "a"}, "guided_whitespace_pattern", "guided_json"),
+    (
+        {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}},
+        "structured_outputs.whitespace_pattern",
+        "JSON",
+    ),
+    ({"structured_outputs": {"choice": ["a"], "strict": False}}, "structured_outputs.strict", "JSON"),
+    (
+        {"structured_outputs": {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True}},
+        "structured_outputs.whitespace_pattern",
+        "exclude each other",
+    ),
     ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema is missing"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "response_format", "not"),

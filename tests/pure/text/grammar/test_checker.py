@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from typing import IO
 
 import pytest
 from tests.pure.text.grammar.test_compiler import VOCABULARY
 
-from paceline.errors import RequestError
+from paceline.errors import EngineError, RequestError
 from paceline.text.grammar import GrammarChecker, GrammarSpec, encode_spec
+from paceline.text.grammar import checker as checker_module
 
 # an intersection whose automaton has tens of thousands of states: no limit of the library stops it
 SLOW = "start: A\nA: /(.*a.{15}.*)/ & /(.*b.{15}.*)/ & ~/(.*c.{12}.*)/"
@@ -50,13 +53,57 @@ def test_a_slow_grammar_ends_its_process_and_nothing_else(checker: GrammarChecke
     assert checker.pid not in (None, before)
 
 
-def test_a_crash_is_a_refusal(checker: GrammarChecker) -> None:
+def test_a_process_that_died_meanwhile_is_no_verdict_on_the_next_grammar(checker: GrammarChecker) -> None:
     checker.check(FINE)
-    assert checker.pid is not None
-    os.kill(checker.pid, signal.SIGSEGV)
-    with pytest.raises(RequestError, match="a crash"):
+    before = checker.pid
+    assert before is not None
+    os.kill(before, signal.SIGSEGV)
+    checker.check(FINE)
+    assert checker.pid not in (None, before)
+
+
+@pytest.mark.parametrize("num_deaths", [1, 2])
+def test_only_the_crash_of_a_fresh_process_is_a_refusal(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch, num_deaths: int
+) -> None:
+    real, deaths = checker_module.send, []
+
+    def deadly(pipe: IO[bytes], data: bytes) -> None:
+        if data == FINE and len(deaths) < num_deaths:
+            assert checker.pid is not None
+            deaths.append(checker.pid)
+            os.kill(checker.pid, signal.SIGSEGV)
+        real(pipe, data)
+
+    checker.check(FINE)
+    monkeypatch.setattr(checker_module, "send", deadly)
+    if num_deaths == 1:
         checker.check(FINE)
+    else:
+        with pytest.raises(RequestError, match="a crash"):
+            checker.check(FINE)
+    assert len(set(deaths)) == num_deaths
+
+
+def test_a_machine_that_is_too_busy_is_no_verdict(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
     checker.check(FINE)
+    monkeypatch.setattr(checker_module, "WAIT_LIMIT_S", 0.0)
+    with pytest.raises(EngineError):
+        checker.check(encode_spec(GrammarSpec(kind="lark", value=SLOW)))
+    assert checker.pid is None
+    monkeypatch.undo()
+    checker.check(FINE)
+
+
+def test_a_process_that_does_not_start_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = GrammarChecker(lambda: VOCABULARY)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(EngineError, match="does not start"):
+        made.check(FINE)
+    monkeypatch.undo()
+    made.check(FINE)
+    made.close()
+    assert made.pid is None
 
 
 def test_a_grammar_that_nothing_satisfies_is_refused(checker: GrammarChecker) -> None:
@@ -68,5 +115,6 @@ def test_after_the_end_nothing_is_checked() -> None:
     made = GrammarChecker(lambda: VOCABULARY)
     made.close()
     made.close()
-    with pytest.raises(RequestError):
+    with pytest.raises(EngineError):
         made.check(FINE)
+    assert made.pid is None

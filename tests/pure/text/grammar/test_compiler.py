@@ -72,6 +72,11 @@ def takes(one: LLGrammar, text: str) -> bool:
         ("choice", ['q"\\\n\t', "", "日本"], ['q"\\\n\t', "", "日本"], ['q"', "日"]),
         ("lark", 'start: "a" b\nb: "b" b | "."', ["a.", "abb."], ["ab", "b."]),
         ("ebnf", 'root ::= "a" b\nb ::= "b" b | "."', ["a.", "abb."], ["ab", "b."]),
+        # texts that look like the library's options
+        ("choice", ["%llguidance", "%llguidance {}"], ["%llguidance {}"], ["%"]),
+        ("json", {"const": "%llguidance {}"}, ['"%llguidance {}"'], ['""']),
+        ("regex", "%llguidance {2}", ["%llguidance  "], ["%llguidance {2}"]),
+        ("lark", '// %llguidance is not needed\nstart: "%llguidance"', ["%llguidance"], ["a"]),
     ],
 )
 def test_each_kind_takes_its_texts_and_no_others(kind: str, value: Any, good: list[str], bad: list[str]) -> None:
@@ -188,8 +193,8 @@ def test_what_cannot_be_enforced_is_left_out_when_the_caller_says_so() -> None:
 
 
 def test_options_of_the_clients_own_lark_are_kept() -> None:
-    one = grammar("lark", '%llguidance {"allow_initial_skip": true}\n%ignore /x/\nstart: "a"')
-    assert takes(one, "xa")
+    for options in ('%llguidance {"allow_initial_skip": true}', '  %llguidance\n {"allow_initial_skip": true}'):
+        assert takes(grammar("lark", options + '\n%ignore /x/\nstart: "a"'), "xa")
 
 
 def test_a_vocabulary_without_an_end_ends_when_the_grammar_does() -> None:

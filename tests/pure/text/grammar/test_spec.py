@@ -8,7 +8,14 @@ import pytest
 
 from paceline.errors import RequestError
 from paceline.text.grammar import GrammarSpec, decode_spec, encode_spec
-from paceline.text.grammar.spec import MAX_CHOICES, MAX_PATTERN_CHARS, MAX_SCHEMA_DEPTH, MAX_SPEC_BYTES
+from paceline.text.grammar.spec import (
+    MAX_CHOICES,
+    MAX_EBNF_CHARS,
+    MAX_EBNF_LINES,
+    MAX_PATTERN_CHARS,
+    MAX_SCHEMA_DEPTH,
+    MAX_SPEC_BYTES,
+)
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -53,6 +60,8 @@ def test_properties_keep_their_order() -> None:
         ({"kind": "choice", "value": ["a"] * (MAX_CHOICES + 1)}, "too many"),
         ({"kind": "regex", "value": ""}, "not empty"),
         ({"kind": "regex", "value": "a" * (MAX_PATTERN_CHARS + 1)}, "too long"),
+        ({"kind": "ebnf", "value": 'root ::= "' + "a" * MAX_EBNF_CHARS + '"'}, "too long"),
+        ({"kind": "ebnf", "value": 'root ::= "a"' + "\n" * (MAX_EBNF_LINES + 1)}, "too long"),
         ({"kind": "lark", "value": None}, "is a text"),
         ({"kind": "bnf", "value": "a"}, "ebnf"),
     ],

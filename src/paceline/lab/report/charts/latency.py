@@ -43,7 +43,7 @@ def latency_chart(
             }
         )  # fmt: skip
     low = min(float(samples[samples > 0].min()) if (samples > 0).any() else 1e-3 for samples in finite) * factor
-    high = max(float(samples.max()) for samples in finite) * factor
+    high = max(low, max(float(samples.max()) for samples in finite) * factor)  # all 0: a log axis still has a width
     shown = [(words, value * factor) for words, value in limits if low / 3 < value * factor < high * 3]
     low, high = min([low, *(v for _, v in shown)]) / 1.08, max([high, *(v for _, v in shown)]) * 1.15
     ticks, labels = log_ticks(low, high)
@@ -59,7 +59,7 @@ def latency_chart(
             for i, (words, v) in enumerate(shown)
         ],
     }  # fmt: skip
-    top = max([float(np.quantile(samples, 0.99)) * factor for samples in finite] + [v for _, v in shown]) * 1.15
+    top = max([float(np.quantile(samples, 0.99)) * factor for samples in finite] + [v for _, v in shown]) * 1.15 or high
     plain = {
         "xaxis.type": "linear", "xaxis.range": [0, top], "yaxis.type": "linear", "yaxis.range": [0, 1.02],
         "yaxis.tickvals": [0, 0.25, 0.5, 0.75, 1], "yaxis.ticktext": ["0 %", "25 %", "50 %", "75 %", "100 %"],

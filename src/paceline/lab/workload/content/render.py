@@ -87,7 +87,7 @@ class Content:
         if request.endpoint is Endpoint.TOKEN_IDS:
             return self._ids(request)
         if request.content == "file":
-            return self._of_file(request)
+            return self._of_file(request, history)
         if self._made is None:
             raise LabError("the content is not prepared", fix="await content.prepare() first")
         if request.endpoint is Endpoint.COMPLETIONS:
@@ -150,12 +150,13 @@ class Content:
         ids += draw(request.num_input_tokens - len(ids), "own", request.content_seed)
         return RenderedPrompt(token_ids=ids, num_tokens=len(ids))
 
-    def _of_file(self, request: PlannedRequest) -> RenderedPrompt:
+    def _of_file(self, request: PlannedRequest, history: list[dict[str, Any]] | None) -> RenderedPrompt:
         prompts = self._files[request.stream]
         prompt = prompts[request.content_seed % len(prompts)]
         if request.endpoint is Endpoint.COMPLETIONS:
             return RenderedPrompt(text="\n".join(str(m["content"]) for m in prompt))
-        return RenderedPrompt(messages=[dict(m) for m in prompt])
+        said = [dict(m) for m in prompt if not (history and m.get("role") == "system")]  # a chat has one, at its front
+        return RenderedPrompt(messages=[*(history or []), *said])
 
     def _own(self, request: PlannedRequest, num: int, ends: list[Piece] | None) -> tuple[str, int]:
         """The request's own text."""

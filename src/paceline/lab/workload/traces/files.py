@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def lines(path: Path) -> Iterator[str]:
                 if size > MAX_BYTES:
                     raise _too_big(path)
                 yield line
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError("the trace cannot be read", seen=f"{path}: {error}") from None
 
 
@@ -60,7 +61,7 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
                     content = archive.extractfile(member)
                     if content is not None:
                         found.append((Path(member.name).name, io.TextIOWrapper(content, "utf-8-sig").read()))
-    except (OSError, EOFError, tarfile.TarError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError, UnicodeDecodeError) as error:
         raise ConfigError("the trace cannot be read", seen=f"{path}: {error}") from None
     yield from sorted(found)
 

@@ -116,10 +116,11 @@ def read_servegen(path: Path) -> ServeGenTrace:
         read: Callable[[str], Any] = _rates if name.endswith(".csv") else _histograms
         try:
             (clients if name.endswith(".csv") else lengths)[client] = read(text)
-        except (ValueError, IndexError, KeyError, msgspec.MsgspecError) as error:
+        except (ValueError, IndexError, KeyError, csv.Error, msgspec.MsgspecError) as error:
             raise ConfigError(
                 f"{path}: {name} is not of ServeGen's form", seen=f"{type(error).__name__}: {error}"[:160]
             ) from None
+    clients = {client: rates for client, rates in clients.items() if len(rates.start_s)}
     lengths = {client: lengths[client] for client in clients if client in lengths}
     if not clients:
         raise ConfigError("no ServeGen client found", seen=str(path), expected="files named chunk-N-trace.csv")

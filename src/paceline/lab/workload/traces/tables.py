@@ -52,7 +52,7 @@ def _read(path: Path, columns: tuple[str, ...], to_s: object) -> RecordedTrace:
 
 
 def _columns(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(lines(path))
+    reader = _rows(path)
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in columns if name not in header]
     if missing:
@@ -64,6 +64,13 @@ def _columns(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[s
         if len(row) <= max(places):
             raise ConfigError(f"{path}, line {number} is cut short", seen=",".join(row)[:120])
         yield number, [row[i] for i in places]
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(lines(path))
+    except csv.Error as error:
+        raise ConfigError(f"{path} is no CSV", seen=str(error)) from None
 
 
 def _date_s(text: str) -> float:

@@ -17,6 +17,16 @@ from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
 PANEL = 16  # outputs
+LAYOUTS = {  # GGUF type -> weights and bytes of one block, as csrc/blocks.cpp has them
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+}
 
 
 @dataclass(frozen=True)
@@ -43,10 +53,15 @@ class NativeBlocks:
 
     @staticmethod
     def pack(raw: np.ndarray, ggml_type: int, out_features: int, in_features: int) -> BlockPanels:
-        """`raw` [bytes] uint8: the blocks as stored, row by row."""
+        """`raw` [bytes] uint8: the blocks as stored, row by row. A row is whole blocks."""
         native = library()
         kind = int(native.paceline_cpu_packed_type(ggml_type))
         assert kind >= 0, "ask `takes` first"
+        block_size, block_bytes = LAYOUTS[ggml_type]
+        assert in_features > 0
+        assert in_features % block_size == 0, "the native code reads and writes whole blocks"
+        assert raw.dtype == np.uint8
+        assert raw.size == out_features * in_features // block_size * block_bytes
         raw = np.ascontiguousarray(raw)
         size = int(native.paceline_cpu_panel_bytes(kind, in_features)) * -(-out_features // PANEL)
         data = torch.zeros(size, dtype=torch.uint8)

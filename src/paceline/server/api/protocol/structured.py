@@ -72,9 +72,9 @@ class StructuredOutput:
 def structured_output(body: GenerationRequest) -> StructuredOutput | None:
     """The grammar a body asks for, or None. Raises RequestError, also when it asks for several."""
     found = [*_of_response_format(body), *_of_structured_outputs(body), *_of_guided(body)]
+    if body.guided_whitespace_pattern is not None and body.guided_json is None:
+        raise RequestError("guided_whitespace_pattern needs guided_json", param="guided_whitespace_pattern")
     if not found:
-        if body.guided_whitespace_pattern is not None:
-            raise RequestError("guided_whitespace_pattern needs guided_json", param="guided_whitespace_pattern")
         return None
     if len(found) > 1:
         names = [param for param, _ in found]
@@ -117,6 +117,7 @@ def _of_structured_outputs(body: GenerationRequest) -> Found:
     if wanted is None:
         return []
     param = "structured_outputs"
+    _check_json_options(wanted, param)
     space = "" if wanted.disable_any_whitespace else wanted.whitespace_pattern
     how = {"whitespace": space, "lenient": wanted.strict is False}
     found: Found = []
@@ -138,6 +139,24 @@ def _of_structured_outputs(body: GenerationRequest) -> Found:
             fix="leave it out",
         )
     return found
+
+
+def _check_json_options(wanted: StructuredOutputs, param: str) -> None:
+    """Options that would have no effect are refused."""
+    given = {
+        "whitespace_pattern": wanted.whitespace_pattern is not None,
+        "disable_any_whitespace": bool(wanted.disable_any_whitespace),
+        "strict": wanted.strict is False,
+    }
+    for name, is_given in given.items():
+        if is_given and wanted.json_ is None and not wanted.json_object:
+            raise RequestError(f"{name} is for JSON alone", param=f"{param}.{name}", fix="leave it out, or send json")
+    if given["whitespace_pattern"] and given["disable_any_whitespace"]:
+        raise RequestError(
+            "whitespace_pattern and disable_any_whitespace exclude each other",
+            param=f"{param}.whitespace_pattern",
+            fix="send one of them",
+        )
 
 
 def _of_guided(body: GenerationRequest) -> Found:

@@ -205,6 +205,11 @@ def test_a_users_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     seen = {tuple(texts_of(content.render(r))) for r in plan.requests}
     assert seen == {("one",), ("x", "two")}
     assert not content.salted
+    history = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "An answer."}]
+    longer = next(m for r in plan.requests if len(m := content.render(r, history).messages or []) == 3)
+    assert longer[:2] == history
+    assert longer[2]["role"] == "user"
+    assert {len(content.render(r, history).messages or []) for r in plan.requests} == {3}
     file.write_text('{"question": "secret"}\n')
     with pytest.raises(ConfigError, match="line 1 has no prompt") as caught:
         Content(spec, 0, "s")

@@ -93,6 +93,7 @@ def test_formats_are_recognised(tmp_path: Path) -> None:
         ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-01-01 00:00:00,1\n", "line 2 is cut short"),
         ("azure", "TIMESTAMP,ContextTokens\n", "no column 'GeneratedTokens'"),
         ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "1" * 200_000 + ",1,2\n", "is no CSV"),
         ("mooncake", '{"timestamp": 0, "input_length": 1}\n', "line 1 is not of"),
         ("bailian", "{", "line 1 is not of"),
     ],
@@ -110,11 +111,17 @@ def test_files_that_are_no_trace(tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl.gz").write_bytes(b"\x1f\x8b\x08rubbish")
     with pytest.raises(ConfigError, match="cannot be read"):
         open_trace(tmp_path / "broken.jsonl.gz")
+    (tmp_path / "worse.jsonl.gz").write_bytes(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 50)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_trace(tmp_path / "worse.jsonl.gz")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no ServeGen client"):
         open_trace(tmp_path / "empty")
     bad = tmp_path / "bad"
     bad.mkdir()
+    saved(bad, "chunk-0-trace.csv", "")
+    with pytest.raises(ConfigError, match="no ServeGen client"):
+        open_trace(bad)
     saved(bad, "chunk-0-trace.csv", "0,x,0,,0,0\n")
     with pytest.raises(ConfigError, match=r"chunk-0-trace\.csv is not of"):
         open_trace(bad)

@@ -13,7 +13,7 @@ from tests.pure.lab.workload.traces import samples
 from tests.pure.lab.workload.traces.samples import saved, servegen
 
 from paceline.errors import ConfigError
-from paceline.lab.workload import Content, WordCounter, expected_hit, make_plan, offered_rps, scale
+from paceline.lab.workload import Content, WordCounter, expected_hit, load_spec, make_plan, offered_rps, scale
 from paceline.lab.workload.content.counter import texts_of
 from paceline.lab.workload.traces.rows import RecordedTrace, TraceRows, by_time
 
@@ -87,6 +87,15 @@ def test_own_lengths_replace_the_traces(tmp_path: Path) -> None:
     stream = {**_stream(saved(tmp_path, "m.jsonl", samples.MOONCAKE), scale=1.0), "input": 50, "output": 5}
     plan = make_plan(spec_of(stream, duration_s=8))
     assert {(r.num_input_tokens, r.num_output_tokens, r.shared) for r in plan.requests} == {(50, 5, ())}
+
+
+def test_a_trace_without_lengths_needs_those_of_the_stream(tmp_path: Path) -> None:
+    arrival = {"kind": "trace", "file": str(servegen(tmp_path, lengths=False)), "rate": 2.0}
+    bare = load_spec({"duration_s": 20, "stream": [{"arrival": arrival, "input": 40}]})
+    with pytest.raises(ConfigError, match="no output lengths"):
+        make_plan(bare)
+    whole = load_spec({"duration_s": 20, "stream": [{"arrival": arrival, "input": 40, "output": 7}]})
+    assert {(r.num_input_tokens, r.num_output_tokens) for r in make_plan(whole).requests} == {(40, 7)}
 
 
 def test_blocks_become_shared_text(tmp_path: Path) -> None:
