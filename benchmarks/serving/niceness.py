@@ -22,8 +22,7 @@ from typing import Any
 import httpx
 import psutil
 
-from paceline.cli.demo_server import DemoServer, demo_server
-from paceline.config import load_config
+from paceline.lab.experiment import Launch, OwnedServer, paceline_argv
 
 BODY = {"model": "bench", "prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "stream": True}
 
@@ -34,12 +33,12 @@ def set_niceness(pid: int, niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
 
 
-def look(server: DemoServer) -> dict[str, Any]:
+def look(server: OwnedServer) -> dict[str, Any]:
     found: dict[str, Any] = server.get("/v1/internal/stats")["engine"]
     return found
 
 
-async def one_round(server: DemoServer, model: str, streams: int, seconds: float) -> dict[str, float]:
+async def one_round(server: OwnedServer, model: str, streams: int, seconds: float) -> dict[str, float]:
     """Steps and tokens a second while all streams run, and the server's CPU seconds for them."""
     begun = 0
     everybody = asyncio.Event()
@@ -58,7 +57,7 @@ async def one_round(server: DemoServer, model: str, streams: int, seconds: float
     async with httpx.AsyncClient(timeout=600.0, limits=httpx.Limits(max_connections=None)) as client:
         tasks = [asyncio.create_task(read(client, i)) for i in range(streams)]
         await everybody.wait()
-        process = psutil.Process(server.process.pid)
+        process = psutil.Process(server.pid)
         before, cpu_before, began = look(server), sum(process.cpu_times()[:2]), time.monotonic()
         await asyncio.sleep(seconds)
         after, cpu_after, took_s = look(server), sum(process.cpu_times()[:2]), time.monotonic() - began
@@ -81,15 +80,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--nice", type=int, default=5)
     given = parser.parse_args()
-    config = load_config(flags={"model": given.model, "max_num_seqs": given.streams})
+    argv = paceline_argv({"model": given.model, "max_num_seqs": given.streams}, ("--no-access-log",))
     rounds: list[tuple[int, dict[str, float]]] = []
-    with tempfile.TemporaryDirectory() as folder, demo_server(config, Path(folder) / "log") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        OwnedServer(Launch(argv=argv, url=""), Path(folder) / "log") as server,
+    ):
+        server.wait_ready()
+        assert server.pid is not None
         os.setpriority(os.PRIO_PROCESS, 0, 10)
         model = server.get("/v1/models")["data"][0]["id"]
         asyncio.run(one_round(server, model, given.streams, 2.0))  # warm
         for index in range(given.rounds):
             niceness = given.nice if index % 4 in (1, 2) else 0
-            set_niceness(server.process.pid, niceness)
+            set_niceness(server.pid, niceness)
             found = asyncio.run(one_round(server, model, given.streams, given.seconds))
             rounds.append((niceness, found))
             print(f"nice {niceness}: " + ", ".join(f"{k} {v:.3f}" for k, v in found.items()), flush=True)

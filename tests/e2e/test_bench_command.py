@@ -132,6 +132,14 @@ def test_the_list_and_the_check_send_no_load(mock, spec, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_typo_starts_no_server(tmp_path):
+    for arguments in (("--workload", "stedy"), ("--workload", "not/there.toml"), ("--slo", "ttft=fast")):
+        done = here("bench", *arguments, "--out", str(tmp_path / "none"))
+        assert done.exit_code == 2
+        assert "starting a server" not in done.stderr
+        assert not (tmp_path / "none").exists()
+
+
 def test_without_a_url_a_server_is_started_and_why_it_cannot_is_in_its_log(paceline: Run, spec, tmp_path):
     out = tmp_path / "run"
     done = paceline("bench", "--workload", str(spec), "--serve", "--no-such-option", "--out", str(out))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.fakes.lab.sample_experiments import sample_experiment_folder, sample_runs
+from tests.fakes.lab.sample_matrix import sample_matrix
 from tests.fakes.lab.sample_runs import EVIL, sample_run
 from tests.fakes.server_process import ROOT
 
-from paceline.lab.artefact import write_run
+from paceline.lab.artefact import canonical, write_run
 from paceline.lab.report import render_comparison, render_report
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ FLAGS = (
     *("--disable-sync", "--no-first-run"),
 )
 SIZES = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 375, "height": 812}}
-KINDS = ("run", "experiment", "comparison")
+KINDS = {"run": 4, "experiment": 4, "comparison": 4, "matrix": 1}  # charts at least
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +52,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_run(folder / "run", run.info, run.records, server_metrics=run.server_metrics, verdict=run.verdict)
     experiment = sample_experiment_folder(folder / "experiment", sample_runs())
     points = experiment / "nodes"
+    write_run(folder / "matrix" / "steady", run.info, run.records, verdict=run.verdict)
+    (folder / "matrix" / "matrix.json").write_bytes(canonical(sample_matrix("steady")))
     return {
         "run": render_report(folder / "run"),
         "experiment": render_report(experiment),
+        "matrix": render_report(folder / "matrix"),
         "comparison": render_comparison(
             points / "chunked-prefill/rep0", points / "prefix-cache/rep0", folder / "comparison.html"
         ),
@@ -108,7 +112,7 @@ PAPER = """red => [...document.querySelectorAll('.plot .main-svg:first-of-type')
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_chart_is_drawn_in_both_sizes_and_themes(browser, pages, tmp_path, kind):
     with opened(browser, pages[kind], color_scheme="light") as page:
-        assert page.locator(".plot").count() == page.locator(".plot.drawn").count() > 3
+        assert page.locator(".plot").count() == page.locator(".plot.drawn").count() >= KINDS[kind]
         for size in SIZES:
             page.set_viewport_size(SIZES[size])
             for scheme in ("light", "dark"):
@@ -182,6 +186,14 @@ def test_an_experiment_leads_to_its_runs(browser, pages):
         page.click("text=prefix-cache/rep0")
         page.wait_for_selector("body.ready")
         assert page.inner_text("h1") == "prefix-cache"
+
+
+def test_a_matrix_leads_to_its_runs(browser, pages):
+    with opened(browser, pages["matrix"]) as page:
+        assert page.locator(".answer .chip").inner_text() == "1 of 3 pass"
+        page.click("main a:has-text('steady')")
+        page.wait_for_selector("body.ready")
+        assert page.locator("#again").is_visible()
 
 
 def test_on_paper_it_is_light_and_as_wide_as_paper(browser, pages):

@@ -32,14 +32,14 @@ quick = settings(slow, max_examples=50)
 fresh = settings(deadline=None, max_examples=3000, suppress_health_check=list(HealthCheck))
 
 
-def serial(request: Request, windows: tuple[int | None, ...], longest: int) -> Ending:
-    """The request alone, everything recomputed for every token, stop rules on the finished text."""
+def serial(request: Request, windows: tuple[int | None, ...], longest: int) -> tuple[Ending, list[int]]:
+    """The request alone, everything recomputed for every token: stop rules on the finished text, and all drawn."""
     sampling = request.sampling
     limit = room = longest - request.num_prompt - len(request.prior_output)
     if sampling.max_tokens is not None:
         limit = min(room, sampling.max_tokens - len(request.prior_output))
     tokens = reference(request, limit, ToyModel(VOCAB, windows))
-    return apply_stop_rules(request, tokens, TOKEN_BYTES, (EOS,), limit)
+    return apply_stop_rules(request, tokens, TOKEN_BYTES, (EOS,), limit), tokens
 
 
 def check_serial_equivalence(script: Script, run: Run) -> int:
@@ -52,9 +52,9 @@ def check_serial_equivalence(script: Script, run: Run) -> int:
             continue
         done = run.finished[request.request_id]
         note(f"request {request.request_id}: {done.reason} {done.token_ids}")
-        expected = serial(request, script.engine["windows"], longest)
-        if done.reason in (FinishReason.ABORT, FinishReason.TIMEOUT):
-            assert done.token_ids == expected.token_ids[: len(done.token_ids)]
+        expected, drawn = serial(request, script.engine["windows"], longest)
+        if done.reason in (FinishReason.ABORT, FinishReason.TIMEOUT):  # shows tokens that a stop string would yet drop
+            assert done.token_ids == drawn[: len(done.token_ids)]
             continue
         whole += 1
         assert done.token_ids == expected.token_ids

@@ -102,12 +102,12 @@ def bench(
             for title, words in MATRIX.items():
                 print(f"{title:14s} {words}")
             return
-        from paceline.lab.experiment.bench import error_share, refuse_used, run_bench, the_server
+        from paceline.lab.experiment.bench import MATRIX_FILE, error_share, refuse_used, run_bench, the_server
         from paceline.lab.experiment.measure import MeasureOptions
         from paceline.lab.gates import exit_code, load_gate_spec
         from paceline.lab.load import LoadOptions
 
-        _refuse_idle_options(url, serve, workload, num_requests)
+        _check_arguments(url, serve, workload, slo, num_requests)
         judges = load_gate_spec(gates) if gates else None
         folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{_slug(name or workload)}"
         refuse_used(folder)
@@ -151,7 +151,7 @@ def bench(
                     on_failed=shown.failed,
                     stop=stop,
                 )
-        if runs or len(specs) > 1:
+        if runs or (folder / MATRIX_FILE).is_file():
             _conclude(folder, runs, many=len(specs) > 1, report=report)
         if stop.is_set():
             raise typer.Exit(INTERRUPTED)
@@ -281,9 +281,10 @@ def _shown(name: str, value: str) -> str:
     return shlex.quote(value)
 
 
-def _refuse_idle_options(url: str | None, serve: str, workload: str, num_requests: int | None) -> None:
-    """What would do nothing is an error."""
+def _check_arguments(url: str | None, serve: str, workload: str, slo: str, num_requests: int | None) -> None:
+    """Before a server is started or asked: what would do nothing, and what cannot be read."""
     from paceline.errors import ConfigError
+    from paceline.lab.workload import load_spec, named, parse_slo
 
     if url and serve:
         raise ConfigError("--serve is for a server that is started here", seen=f"--url {url} too", fix="leave one out")
@@ -291,6 +292,12 @@ def _refuse_idle_options(url: str | None, serve: str, workload: str, num_request
         raise ConfigError(
             "--num-requests is for named workloads", seen=workload, fix="set num_requests or duration_s in the file"
         )
+    if _is_file(workload):
+        load_spec(Path(workload))
+    elif workload != "matrix":
+        named(workload)
+    if slo:
+        parse_slo(slo)
 
 
 def _is_file(workload: str) -> bool:
@@ -304,8 +311,6 @@ def _specs(target: Target, workload: str, *, slo: str, duration: float | None, n
     if _is_file(workload):
         specs = [load_spec(Path(workload))]
     else:
-        if workload != "matrix":
-            named(workload)  # an unknown name is refused before the server is asked anything
         specs = named(workload, measure_size(target), num_requests=num_requests)
     if slo:
         specs = [with_slo(spec, parse_slo(slo)) for spec in specs]

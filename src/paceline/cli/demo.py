@@ -35,7 +35,7 @@ def demo(
 ) -> None:
     """Measure a ladder of configurations within one SLO, then serve the best one to a stock client."""
     from paceline.cli.demo_drive import require_openai
-    from paceline.cli.demo_server import shared_options
+    from paceline.cli.demo_ladder import shared_options
 
     require_openai()
     if report.exists():
@@ -98,10 +98,12 @@ def serve_it(options: dict[str, Any], report: Path, *, seed: int, rate: float, n
     from paceline.cli.demo_drive import answer, drive
     from paceline.cli.demo_load import demo_load
     from paceline.cli.demo_report import memory_lines, problems, render, summarise
-    from paceline.cli.demo_server import demo_server
+    from paceline.lab.experiment import Launch, OwnedServer, paceline_argv
 
     say(f"\nserving: {' '.join(f'{name}={value}' for name, value in options.items())}")
-    with demo_server(options, report / "server.log") as server:
+    launch = Launch(argv=paceline_argv(options, ("--no-access-log",)), url="")
+    with OwnedServer(launch, report / "server.log") as server:
+        server.wait_ready()
         about = server.get("/v1/internal/config")
         model = server.get("/v1/models")["data"][0]["id"]
         phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in about["phases"].items())
@@ -112,7 +114,7 @@ def serve_it(options: dict[str, Any], report: Path, *, seed: int, rate: float, n
         timelines = drive(server.url, model, jobs)
         engine = server.get("/v1/internal/stats")["engine"]
         if engine is None:
-            raise server.trouble("its engine does not answer")
+            raise server.trouble("has an engine that does not answer")
         summary = summarise(jobs, timelines, engine)
         lines = render(summary)
         print("\n".join([*lines, "", f"> {QUESTION}"]), flush=True)

@@ -14,6 +14,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from paceline.config import EngineConfig, option_table
+
 if TYPE_CHECKING:
     from paceline.lab.workload import TargetSize
 
@@ -44,6 +46,17 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
         max_points=MAX_POINTS,
         duration_s=WINDOW_S,
     )
+
+
+def shared_options(config: EngineConfig) -> dict[str, Any]:
+    """Option -> value, those that differ from the defaults: every configuration of the ladder has them."""
+    found = {}
+    for option in option_table().values():
+        holder: Any = getattr(config, option.section) if option.section else config
+        value = getattr(holder, option.name)
+        if value != option.default:
+            found[option.name] = value
+    return found
 
 
 def _short(value: float) -> float:

@@ -22,7 +22,7 @@ ENV_NAMES: dict[str, str] = {
 PROCESS_DEFAULTS: dict[str, str] = {
     # OpenMP threads spin at a barrier and then sleep. Beside another busy process the one that is waited for has
     # lost its core, and the others burn theirs. docs/decisions/0006 has the numbers.
-    "GOMP_SPINCOUNT": "10000",
+    "GOMP_SPINCOUNT": "3000",
 }
 """Set for processes that are paceline's own (the command line, an engine's child) unless the user set them."""
 

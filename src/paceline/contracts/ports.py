@@ -121,7 +121,8 @@ class Grammar(Protocol):
         ...
 
     def clone(self) -> Grammar:
-        """Another text in the same state."""
+        """Another text in the same state. Clones may share their limits: then all of them are of no use when one is,
+        and those that had no error yet may call legal tokens illegal."""
         ...
 
     @property

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from paceline.contracts.decision import Decision
 from paceline.contracts.ports import EngineClient, EngineStats
 from paceline.contracts.request import FinishReason, Request, RequestOutput
-from paceline.errors import EngineDeadError, EngineError, RequestError
+from paceline.errors import EngineDeadError, EngineError
 
 T = TypeVar("T")
 OnFinish = Callable[[RequestOutput], None]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paceline.cli.demo_ladder import MEAN_INPUT, ladder_spec, shared_options
 from paceline.cli.demo_load import demo_load
 from paceline.cli.demo_report import problems, render, summarise
-from paceline.cli.demo_server import flags_of
-from paceline.config import load_config
+from paceline.config import full_table, load_config
 from paceline.contracts.slo import Outcome, Timeline
+from paceline.lab.experiment import load_experiment
+from paceline.lab.experiment.runner import check_experiment
+from paceline.lab.workload import TargetSize, load_spec, make_plan
 
 ENGINE: dict[str, Any] = {
     "kv": {
@@ -65,11 +69,32 @@ def test_what_went_wrong_is_named() -> None:
         assert words in wrong
 
 
-def test_the_servers_command_line_gives_the_configuration_again() -> None:
+def test_only_what_was_set_is_shared_by_all_configurations() -> None:
     options = {"max_num_seqs": 3, "enable_prefix_caching": False, "profile": "batch", "watermark": 0.25}
-    config = load_config(flags=options)
-    flags = flags_of(config)
-    assert sorted(flags) == sorted(
-        ["--profile", "batch", "--no-enable-prefix-caching", "--watermark", "0.25", "--max-num-seqs", "3"]
-    )
-    assert flags_of(load_config()) == []
+    assert shared_options(load_config(flags=options)) == options
+    assert shared_options(load_config()) == {}
+
+
+@pytest.mark.parametrize("calls", [8, 24, 64])
+def test_every_kind_of_call_comes_whatever_their_number(calls: int) -> None:
+    jobs = demo_load(num_calls=calls)
+    assert len(jobs) == calls
+    assert {job.kind for job in jobs} == {"shared prefix", "short", "long", "two choices", "sampled", "cancelled"}
+
+
+def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(tmp_path: Path) -> None:
+    size = TargetSize(ttft_s=0.4, ttft_tokens=128, tpot_s=0.02, parallel=4.0, max_model_len=2048)
+    file = tmp_path / "ladder.toml"
+    file.write_text(ladder_spec(size, {"model": "a model", "dtype": "float32"}, file))
+    loaded = load_experiment(file)
+    check_experiment(loaded, known_groups={name: option.group for name, option in full_table().items()})
+    assert isinstance(loaded.workload, dict)
+    targets = loaded.workload["slo"]["default"]
+    assert targets["tpot_s"] == pytest.approx(2 * size.tpot_s)
+    assert targets["ttft_s"] == pytest.approx(5 * size.prefill_s(MEAN_INPUT), rel=0.01)
+    assert loaded.spec.options_of("prefix")["enable_prefix_caching"] is True
+    assert loaded.spec.options_of("base")["batching"] == "static"
+    assert loaded.spec.options_of("base")["model"] == "a model"
+    plan = make_plan(load_spec(loaded.workload), seed=1, salt="")
+    asked = [r.num_input_tokens for r in plan.requests]
+    assert sum(asked) / len(asked) == pytest.approx(MEAN_INPUT, rel=0.25)

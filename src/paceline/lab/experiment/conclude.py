@@ -90,7 +90,7 @@ def _node(folder: Path, node: NodeResult, result: ExperimentResult, loaded: Load
     search = loaded.spec.search
     rate: RateResult | None = None
     if search is not None:
-        share = search.share or asked_share(result.slo)
+        share = asked_share(result.slo, search)
         rate = replay(search, share, points, loaded.spec.experiment.seed).result()
         if rate.highest_pass_rps is not None:
             at_rate = [p for p in points if p.rate_rps == rate.highest_pass_rps]
@@ -133,7 +133,7 @@ def _edge(folder: Path, result: ExperimentResult, loaded: Loaded, node: NodeResu
         answer="inconclusive" if deciding.answer == "not measured" else deciding.answer,
         sentence=f"{parent.name} -> {node.name} ({node.group}): {deciding.sentence}",
     )
-    judged = at_target_rate(runs, asked_share(result.slo))
+    judged = at_target_rate(runs, asked_share(result.slo, loaded.spec.search))
     return gate_edge(folder, edge, loaded, parent, node, [a for _, a, _ in judged], [b for _, _, b in judged])
 
 

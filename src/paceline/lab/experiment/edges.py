@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.artefact import Estimate
+from paceline.contracts.slo import percentile
 from paceline.lab.experiment.figures import Samples
 from paceline.lab.experiment.results import FIGURES, Ratio
 from paceline.lab.metrics.columns import Floats
@@ -133,7 +134,7 @@ def _value(figure: str, samples: Floats) -> float | None:
     quantile = _QUANTILE.get(figure[-6:])
     if quantile is None:
         return float(values.mean())
-    value = float(np.sort(values)[max(0, math.ceil(quantile * len(values) - 1e-9) - 1)])
+    value = percentile(values.tolist(), quantile)
     return value if math.isfinite(value) else None
 
 

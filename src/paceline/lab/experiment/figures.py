@@ -9,7 +9,6 @@ import numpy as np
 
 from paceline.contracts.artefact import Estimate, RequestRecord, RunInfo
 from paceline.contracts.metrics import RunMetrics
-from paceline.contracts.slo import percentile
 from paceline.lab.experiment.results import FIGURES, PointResult
 from paceline.lab.metrics.columns import Floats, columns_of
 from paceline.lab.metrics.judge import judge, times_of
@@ -99,6 +98,3 @@ def _t_interval(values: Sequence[float]) -> tuple[float, float]:
     x = np.asarray(values)
     half = float(t.ppf(0.975, len(x) - 1)) * float(x.std(ddof=1)) / math.sqrt(len(x))
     return float(x.mean()) - half, float(x.mean()) + half
-
-
-__all__ = ["Samples", "figures_of", "over_repeats", "percentile", "samples_of"]

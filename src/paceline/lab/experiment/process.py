@@ -150,6 +150,16 @@ class OwnedServer:
             self._keeper.kill()
             return self._keeper.wait()
 
+    def get(self, path: str) -> Any:
+        """The JSON of a GET. Raises LabError for anything but 200."""
+        try:
+            answer = httpx.get(self.url + path, headers=self.headers, timeout=30.0, trust_env=False)
+        except httpx.HTTPError as error:
+            raise self.trouble(f"cannot be asked for {path}: {error}") from None
+        if answer.status_code != 200:
+            raise self.trouble(f"answered {answer.status_code} to {path}")
+        return answer.json()
+
     def log_tail(self, num_lines: int = TAIL_LINES) -> list[str]:
         try:
             with self.log_path.open("rb") as file:

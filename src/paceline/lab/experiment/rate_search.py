@@ -76,15 +76,12 @@ def level_of(run: StoredRun, rate: float) -> Level:
     )
 
 
-def asked_share(classes: Sequence[SloClass], num_by_class: dict[str, int] | None = None) -> float:
-    """The share of all requests that must be good: each class's own, weighted by its requests where they are known."""
-    if not classes:
-        return 0.95
-    weights = [float((num_by_class or {}).get(c.name, 0)) for c in classes]
-    total = sum(weights)
-    if total <= 0:
-        return sum(c.share for c in classes) / len(classes)
-    return sum(c.share * weight for c, weight in zip(classes, weights, strict=True)) / total
+def asked_share(classes: Sequence[SloClass], search: Search | None = None) -> float:
+    """The share of all requests that must be good: the search's own, else the mean of what the classes ask. That each
+    class reaches its own is the goodput gate's question."""
+    if search is not None and search.share is not None:
+        return search.share
+    return sum(c.share for c in classes) / len(classes) if classes else 0.95
 
 
 class NodeSearch:

@@ -263,8 +263,7 @@ class _Experiment:
     def search_of(self, node: str) -> NodeSearch:
         assert self._spec.search is not None
         options = self._spec.search
-        share = options.share or asked_share(self.result.slo)
-        return replay(options, share, self.result.points_of(node))
+        return replay(options, asked_share(self.result.slo, options), self.result.points_of(node))
 
     def _measure(self, visitor: Visitor, visit: Visit, points: list[Point], total: int) -> None:
         """All points of a visit. A server that dies is started again for those that are left."""

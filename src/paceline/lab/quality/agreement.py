@@ -75,7 +75,8 @@ async def greedy_agreement(
 
     async def ask(caller: Caller, prompt: str | list[int]) -> Reply:
         reply = await caller.complete(prompt, **fields)
-        return reply if not reply.error else await caller.complete(prompt, max_tokens=num_tokens)
+        refused = reply.error.startswith("HTTP 4")  # log probabilities, or a seed; other failures are not tried again
+        return await caller.complete(prompt, max_tokens=num_tokens) if refused else reply
 
     async def one(prompt: str | list[int]) -> tuple[str, TextAgreement | None]:
         a, b = await ask(reference, prompt), await ask(candidate, prompt)

@@ -180,7 +180,7 @@ def _latency_section(result: ExperimentResult, requests: Mapping[str, Requests])
             "latency",
             "Latency",
             found,
-            "One compared run of each configuration: requests of its window that ended well.",
+            "One run of each configuration, all at one rate: requests of its window that ended well.",
         )
         if found
         else None

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from paceline.contracts.artefact import Estimate
 from paceline.lab.report.charts.ladder import Step, ladder_chart
 from paceline.lab.report.page import Block, Cell, Edge, Edges, Section
-from paceline.lab.report.words import interval_of, plain, ratio
+from paceline.lab.report.words import interval_of, number, plain, ratio
 
 if TYPE_CHECKING:
-    from paceline.lab.experiment.results import EdgeResult, ExperimentResult, NodeResult
+    from paceline.lab.experiment.results import EdgeResult, ExperimentResult, NodeResult, PointResult
 
 FIGURES = {
     "goodput_rps": ("goodput", "req/s"), "attainment": ("attainment", "share"),
@@ -47,8 +47,7 @@ def _edge(
     result: ExperimentResult, node: NodeResult, findings: Sequence[tuple[str, str]], links: Mapping[str, str]
 ) -> Edge:
     edge = edge_of(result, node.name)
-    points = [p for p in result.points if p.node == node.name and p.id in links and p.purpose == "compare"]
-    pages = tuple((f"the run of repeat {p.repeat}", links[p.id]) for p in points)
+    pages = tuple((_words_of(point), links[point.id]) for point in result.points_of(node.name) if point.id in links)
     if edge is None:
         options = tuple((name, "", plain(value)) for name, value in node.options.items())
         return Edge(node.name, "", options, (), None, node.failed or "Where the ladder starts.", tuple(findings), pages)
@@ -66,6 +65,12 @@ def _edge(
     return Edge(
         title, edge.group, changes, tuple(effects), answer, node.failed or edge.sentence, tuple(findings), pages
     )
+
+
+def _words_of(point: PointResult) -> str:
+    if point.purpose == "search":
+        return f"the run at {number(point.rate_rps)} requests/s"
+    return f"the run of repeat {point.repeat}"
 
 
 def figure_of(node: NodeResult, figure: str) -> Estimate | None:

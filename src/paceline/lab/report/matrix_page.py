@@ -31,6 +31,7 @@ def matrix_page(result: MatrixResult, report: str = "report.html") -> Page:
         kind="matrix",
         title=f"The workload matrix on {result.model}",
         answer=None,
+        answer_word=f"{answers[Answer.PASS.value]} of {len(result.rows)} pass",
         sentence=f"{answers.total()} of {len(result.rows)} workloads were measured; targets of their classes: {told}.",
         subtitle=tuple(filter(None, (result.server, result.created, _partial(result)))),
         numbers=_numbers(result),

@@ -102,6 +102,7 @@ def _points(folder: Path, result: ExperimentResult) -> tuple[dict[str, str], dic
 
     links: dict[str, str] = {}
     requests: dict[str, Requests] = {}
+    compared = _compared(result)
     for point in result.points:
         run = folder / point.path
         if not point.path or not (run / RUN).is_file() or not run.resolve().is_relative_to(folder.resolve()):
@@ -109,10 +110,20 @@ def _points(folder: Path, result: ExperimentResult) -> tuple[dict[str, str], dic
         if not (run / REPORT).is_file():
             write_page(_run(run), run / REPORT)
         links[point.id] = quote(f"{Path(point.path).as_posix()}/{REPORT}")
-        if point.purpose == "compare" and point.status == "ok" and point.node not in requests:
+        if point.id in compared:
             stored = read_run(run)
             requests[point.node] = requests_of(stored.info, stored.records)
     return links, requests
+
+
+def _compared(result: ExperimentResult) -> set[str]:
+    """The points whose curves are shown: one of each node, the first at the highest rate that all of them have."""
+    by_node: dict[str, dict[tuple[float, int], str]] = {}
+    for point in result.points:
+        if point.status == "ok":
+            by_node.setdefault(point.node, {})[point.rate_rps or 0.0, -point.repeat] = point.id
+    common = set.intersection(*(set(found) for found in by_node.values())) if by_node else set()
+    return {found[max(common)] for found in by_node.values()} if common else set()
 
 
 def _quality(folder: Path) -> dict[str, Any]:

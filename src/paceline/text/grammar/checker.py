@@ -46,6 +46,7 @@ class GrammarChecker:
 
     def __init__(self, vocabulary: Callable[[], Vocabulary], *, cpu_limit_s: float = CPU_LIMIT_S) -> None:
         self._vocabulary = vocabulary
+        self._first_message = b""  # the vocabulary, encoded when first needed
         self._cpu_limit_s = cpu_limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -113,7 +114,7 @@ class GrammarChecker:
             self._reap()
         if self._process is not None:
             return self._process, False
-        vocabulary = msgspec.msgpack.encode(self._vocabulary())
+        self._first_message = self._first_message or msgspec.msgpack.encode(self._vocabulary())
         command = [sys.executable, "-m", "paceline.text.grammar.checker_main", str(self._cpu_limit_s)]
         failed = EngineError("the process that tries grammars does not start", fix="see that memory is left; try again")
         try:
@@ -127,7 +128,7 @@ class GrammarChecker:
         except OSError as error:
             raise failed from error
         # `close` sees the process that stands there, or this sees that it was called
-        if self._closed or self._exchange(process, vocabulary) is None:
+        if self._closed or self._exchange(process, self._first_message) is None:
             self._reap()
             raise failed
         return process, True

@@ -63,6 +63,14 @@ def test_a_point_leaves_a_whole_artefact(target, tmp_path):
         measure(target, workload(), seed=1, out=tmp_path / "run", options=QUICK)
 
 
+def test_a_validator_that_does_not_apply_to_a_request_stands_in_no_way(target, tmp_path):
+    """The class of a mixed stream asks for JSON; plain chats are judged by what they can show."""
+    spec = workload(slo={"chat": {"ttft_ms": 60_000, "validators": ["json"]}})
+    run = measure(target, spec, seed=1, out=tmp_path / "run", options=QUICK)
+    assert all(r.valid == {"not_truncated": True} for r in run.records)
+    assert run.metrics.whole.attainment.value == 1.0
+
+
 def test_a_second_run_of_the_same_seed_gets_nothing_from_the_cache(target, tmp_path):
     """A salt of its own in each run's texts: the same spec twice, no faster the second time."""
     spec = workload({"protocol": ["salt", "verify"]})

@@ -135,8 +135,8 @@ def test_an_interrupted_search_says_what_it_knows():
     assert result.lowest_fail_rps is None
 
 
-def test_classes_weigh_by_their_requests():
+def test_the_share_is_the_searchs_own_or_the_mean_of_the_classes():
     classes = [SloClass(name="a", share=0.9), SloClass(name="b", share=0.99)]
-    assert asked_share(classes, {"a": 3, "b": 1}) == pytest.approx(0.9225)
+    assert asked_share(classes, Search(share=0.8)) == 0.8
     assert asked_share(classes) == pytest.approx(0.945)
     assert asked_share([]) == 0.95

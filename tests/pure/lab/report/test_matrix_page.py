@@ -7,12 +7,11 @@ import io
 import msgspec
 import pytest
 from rich.console import Console
+from tests.fakes.lab.sample_matrix import FAILED, sample_matrix, sample_row
 from tests.fakes.lab.sample_runs import EVIL, SampleRun
 
-from paceline.contracts.artefact import Answer, Caution
 from paceline.errors import LabError
 from paceline.lab.artefact import canonical, write_run
-from paceline.lab.experiment.bench import MatrixResult, MatrixRow
 from paceline.lab.report import render_report
 from paceline.lab.report.html import page_html
 from paceline.lab.report.matrix_page import matrix_page, matrix_table
@@ -20,25 +19,7 @@ from paceline.lab.report.page import Cell, Table
 from paceline.lab.report.stored import stored_summary
 from paceline.lab.report.summary import matrix_summary, print_summary
 
-FIGURES = {
-    "num_requests": 60, "offered_rps": 2.0, "goodput_rps": 1.9, "attainment": 0.95, "output_tokens_per_s": 64.0,
-    "prefix_hit": None, "outcomes": {"ok": 58, "http_error": 2, "timeout": 0}, "ttft_p50_s": 0.2, "ttft_p95_s": None,
-    "tpot_p50_s": 0.03, "tpot_p95_s": 0.05, "e2e_p50_s": 1.2, "e2e_p95_s": 2.0,
-}  # fmt: skip
-THIN = Caution(code="thin_percentile", sentence="p99 refused.")
-VOID = Caution(code="client_bound", sentence="The client was late.", invalidates=True)
-
-
-def row(name, **fields):
-    given = {"path": name, "answer": Answer.PASS, "sentence": "pass", "figures": FIGURES, "cautions": (THIN,)} | fields
-    return MatrixRow(name=name, description=f"the {name} one", **given)
-
-
-LOW = row(
-    "burst", answer=Answer.FAIL, sentence="too late", figures=FIGURES | {"attainment": 0.4}, cautions=(THIN, VOID)
-)
-FAILED = MatrixRow(name="tools", status="failed", reason="no tools: 400", answer=Answer.INVALID)
-RESULT = MatrixResult(server="mock 1", model="toy", created="2026", rows=(row("steady"), LOW, FAILED))
+RESULT = sample_matrix()
 
 
 def texts(cells):
@@ -60,6 +41,7 @@ def test_each_workload_is_a_row_and_what_failed_shows_no_numbers():
 def test_the_sentence_and_the_numbers_leave_out_what_was_not_measured():
     page = matrix_page(RESULT)
     assert page.sentence == "2 of 3 workloads were measured; targets of their classes: 1 pass, 1 fail."
+    assert (page.answer, page.answer_word) == (None, "1 of 3 pass")
     numbers = {item.label: item.value.replace("\u00a0", " ") for item in page.numbers}
     assert numbers == {
         "Workloads": "3", "Requests measured": "120", "Lowest attainment": "40 %", "Median attainment": "67.5 %",
@@ -84,7 +66,11 @@ def test_the_chart_has_a_bar_for_each_measured_workload():
 
 
 def test_names_from_outside_are_escaped_and_no_link_leaves_the_folder():
-    rows = (row(EVIL, path="../elsewhere"), row("b", path="javascript:alert(1)//"), row("c", path="a b"))
+    rows = (
+        sample_row(EVIL, path="../elsewhere"),
+        sample_row("b", path="javascript:alert(1)//"),
+        sample_row("c", path="a b"),
+    )
     html = page_html(matrix_page(msgspec.structs.replace(RESULT, rows=rows, model=EVIL)))
     assert EVIL not in html
     assert 'href="../elsewhere' not in html
@@ -102,8 +88,8 @@ def test_the_summary_is_a_line_for_each_workload():
 
 def test_a_stored_matrix_is_rendered_with_the_pages_of_its_runs(tmp_path, run: SampleRun):
     write_run(tmp_path / "steady", run.info, run.records)
-    outside = row("other", path="../other")
-    rows = (row("steady"), outside, FAILED)
+    outside = sample_row("other", path="../other")
+    rows = (sample_row("steady"), outside, FAILED)
     (tmp_path / "matrix.json").write_bytes(canonical(msgspec.structs.replace(RESULT, rows=rows)))
     page = render_report(tmp_path)
     assert page == tmp_path / "report.html"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.fakes.lab.sample_experiments import sample_experiment_folder
 from tests.fakes.lab.sample_runs import SampleRun
@@ -7,7 +8,9 @@ from typer.testing import CliRunner
 
 from paceline.errors import LabError
 from paceline.lab.artefact import write_run
+from paceline.lab.experiment.results import read_experiment, write_experiment
 from paceline.lab.report import render_comparison, render_report
+from paceline.lab.report.render import _compared
 
 
 def stored(run: SampleRun, folder):
@@ -35,6 +38,24 @@ def test_an_experiment_links_to_a_page_of_each_point(ladder_runs, tmp_path):
         folder / "nodes/chunked-prefill/rep0", folder / "nodes/prefix-cache/rep0", tmp_path / "c.html"
     )
     assert "B against A" in page.read_text("utf-8")
+
+
+def test_a_search_shows_curves_of_the_highest_rate_that_all_nodes_have(ladder_runs, tmp_path):
+    folder = sample_experiment_folder(tmp_path / "ladder", ladder_runs)
+    result = read_experiment(folder)
+    first, *others = result.points
+    lower = msgspec.structs.replace(first, id="lower", rate_rps=0.5)
+    searched = tuple(
+        msgspec.structs.replace(p, purpose="search", rate_rps=rate)
+        for p, rate in ((lower, 0.5), (first, 2.0), *((p, 2.0) for p in others))
+    )
+    write_experiment(folder, msgspec.structs.replace(result, points=searched))
+    text = render_report(folder).read_text("utf-8")
+    assert 'id="latency"' in text
+    assert "the run at 2" in text
+    assert _compared(read_experiment(folder)) == {p.id for p in result.points}
+    alone = msgspec.structs.replace(result, points=(lower, *others))
+    assert _compared(alone) == set()  # no rate in common
 
 
 def test_a_folder_with_nothing_in_it(tmp_path):

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.fakes.api_server import api_server, events, finishes, run, texts
 
+from paceline.server import grammars
+
 DIGITS = r"[0-9]{3}-[ab]{2}"
 FLAG = {
     "type": "object",
@@ -171,5 +173,20 @@ def test_what_cannot_be_enforced_is_left_out_with_strict_false() -> None:
             for fields in ({"response_format": named}, {"structured_outputs": {"json": schema, "strict": False}}):
                 answer = await server.chat(max_tokens=90, temperature=1.0, seed=3, **fields)
                 assert is_flag(answer.json()["choices"][0]["message"]["content"])
+
+    run(scene)
+
+
+def test_an_engine_that_finds_no_time_to_compile_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "COMPILE_LIMIT_S", 0.0)
+
+    async def scene() -> None:
+        async with api_server() as server:
+            monkeypatch.setattr(server.engine, "prepare_grammar", lambda _grammar: False)
+            answer = await server.chat(guided_regex="a")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine")
+            assert "Retry-After" in answer.headers
+            assert (await server.chat(max_tokens=2)).status_code == 200
+            await server.settled()
 
     run(scene)

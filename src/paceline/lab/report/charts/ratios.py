@@ -29,7 +29,8 @@ def ratio_chart(rows: Sequence[RatioRow], margin: float = 0.0, lead: str = "") -
     shown = [row for row in rows if row.ratio.value is not None and row.ratio.value > 0]
     if not shown:
         return None
-    low = [_or(row.ratio.lo, row.ratio.value) for row in shown]
+    # an interval may begin at 0, which a log axis does not have: it is drawn to a tenth of its value
+    low = [max(_or(row.ratio.lo, row.ratio.value), 0.1 * _or(row.ratio.value, None)) for row in shown]
     high = [_or(row.ratio.hi, row.ratio.value) for row in shown]
     traces: list[dict[str, Any]] = []
     for tone, name, colour, symbol in (

@@ -1,4 +1,4 @@
-"""Latency curves of samples that a logarithm does not like."""
+"""Charts of values that a logarithm does not like."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import warnings
 
 import numpy as np
 
+from paceline.contracts.artefact import Estimate
 from paceline.lab.report.charts.latency import Series, latency_chart
+from paceline.lab.report.charts.ratios import RatioRow, ratio_chart
 
 
 def test_times_of_zero_draw_without_a_warning():
@@ -19,3 +21,15 @@ def test_times_of_zero_draw_without_a_warning():
         assert np.isfinite(log["xaxis.range"]).all()
         assert log["xaxis.range"][0] < log["xaxis.range"][1]
         assert plain["xaxis.range"][1] > 0
+
+
+def test_an_interval_that_begins_at_zero_is_drawn():
+    rows = [
+        RatioRow(
+            name="goodput", before="1", after="0.1", ratio=Estimate(value=0.1, lo=0.0, hi=0.4), more_is_better=True
+        )
+    ]
+    chart = ratio_chart(rows)
+    assert chart is not None
+    assert np.isfinite(chart.layout["xaxis"]["range"]).all()
+    assert chart.table is not None
