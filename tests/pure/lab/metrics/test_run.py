@@ -90,6 +90,12 @@ def test_one_late_request_in_a_hundred_is_no_p99() -> None:
     assert "client_bound" not in codes(log, CHAT)
 
 
+@pytest.mark.parametrize(("late", "void"), [(1, False), (2, True)])
+def test_of_a_short_run_one_request_may_be_late(late: int, void: bool) -> None:
+    log = [record(i, [chunk(i * 100 + 50)], plan=i * 100, send=i * 100 + (40 if i < late else 0)) for i in range(30)]
+    assert ("client_bound" in codes(log, CHAT)) is void
+
+
 def test_a_schedule_beside_a_closed_loop_is_gated_too() -> None:
     """Nine in ten requests are of a closed loop, sent as they are planned; the others have a schedule and are late."""
 
