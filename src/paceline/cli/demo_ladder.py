@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
 WINDOW_S = 16.0  # measured part of a point
 MAX_POINTS = 3  # of each configuration's search
-MEAN_INPUT, MEAN_OUTPUT = 176, 20  # tokens of the workload in specs/ladder.toml
+MEAN_INPUT, MEAN_OUTPUT = 96, 24  # tokens of the workload in specs/ladder.toml
 
 
 def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
     """The spec for a machine of this size as TOML. `base`: options that every configuration shares."""
     ttft_s = size.prefill_s(MEAN_INPUT)
     capacity = size.capacity_rps(MEAN_INPUT, MEAN_OUTPUT)
-    start_rps = _short(0.6 * capacity)
+    start_rps = _short(0.35 * capacity)
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
         file=file.name,
