@@ -117,7 +117,8 @@ def test_stopping_gives_a_partial_result():
 def test_ctrl_c_ends_a_program_with_what_it_has(processes):
     program = textwrap.dedent(
         f"""
-        import sys
+        import signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background programs with it ignored
         from tests.fakes.lab.loads import every, load
         from paceline.lab.load import LoadOptions
         def show(now):
