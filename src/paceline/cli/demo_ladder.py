@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paceline.lab.workload import TargetSize
 
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
-WINDOW_S = 16.0  # measured part of a point
+WINDOW_S = 12.0  # measured part of a point
 MAX_POINTS = 3  # of each configuration's search
 MEAN_INPUT, MEAN_OUTPUT = 96, 24  # tokens of the workload in specs/ladder.toml
 
