@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
 WINDOW_S = 12.0  # measured part of a point
 MAX_POINTS = 3  # of each configuration's search
+DECODE_AT_ONCE = 4
 MEAN_INPUT, MEAN_OUTPUT = 96, 24  # tokens of the workload in specs/ladder.toml
 
 
 def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
     """The spec for a machine of this size as TOML. `base`: options that every configuration shares."""
     ttft_s = size.prefill_s(MEAN_INPUT)
-    capacity = size.capacity_rps(MEAN_INPUT, MEAN_OUTPUT)
-    start_rps = _short(0.35 * capacity)
+    # where the search begins: what an engine carries that decodes a few answers at once
+    capacity = 1 / (ttft_s + size.decode_s(MEAN_OUTPUT) / DECODE_AT_ONCE)
+    start_rps = _short(0.4 * capacity)
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
         file=file.name,
