@@ -31,7 +31,7 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
     ttft_s = size.prefill_s(MEAN_INPUT)
     # where the search begins: what an engine carries that decodes a few answers at once
     capacity = 1 / (ttft_s + size.decode_s(MEAN_OUTPUT) / DECODE_AT_ONCE)
-    start_rps = _short(0.4 * capacity)
+    start_rps = _short(0.7 * capacity)
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
         file=file.name,
