@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,31 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.fakes.server_process import MODEL, ROOT, RunningServer, eventually, running_server
+from tests.fakes.server_process import MODEL, RunningServer, eventually, running_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
-    *("--disable-sync", "--no-first-run"),
-)
 SIZES = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 375, "height": 812}}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = subprocess.run([ROOT / "scripts" / "browser"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        if os.environ.get("CI") == "true":
-            pytest.fail(found.stderr)
-        pytest.skip(found.stderr)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found.stdout.strip(), args=list(FLAGS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 from tests.fakes.lab.sample_experiments import sample_experiment_folder, sample_runs
 from tests.fakes.lab.sample_matrix import sample_matrix
 from tests.fakes.lab.sample_runs import EVIL, sample_run
-from tests.fakes.server_process import ROOT
 
 from paceline.lab.artefact import canonical, write_run
 from paceline.lab.report import render_comparison, render_report
@@ -22,27 +19,8 @@ from paceline.lab.report import render_comparison, render_report
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
-    *("--disable-sync", "--no-first-run"),
-)
 SIZES = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 375, "height": 812}}
 KINDS = {"run": 4, "experiment": 4, "comparison": 4, "matrix": 1}  # charts at least
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = subprocess.run([ROOT / "scripts" / "browser"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        if os.environ.get("CI") == "true":
-            pytest.fail(found.stderr)
-        pytest.skip(found.stderr)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found.stdout.strip(), args=list(FLAGS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -64,16 +64,9 @@ class Answer:
             self.done = True
             self.chunks.append(Chunk(t_ns, ChunkKind.DONE))
             return
-        try:
-            event = decode_event(data)
-        except msgspec.DecodeError:
-            self.num_lost += 1
+        event = self._opened(data, t_ns)
+        if event is None:
             return
-        if event.error is not None or event.object == "error":
-            self._on_error(event, t_ns)
-            return
-        if event.usage is not None:
-            self._on_usage(event.usage)
         choices = event.choices
         if not choices:
             kind = ChunkKind.USAGE if event.usage is not None else _ROLE
@@ -93,16 +86,9 @@ class Answer:
 
     def on_whole(self, body: bytes, t_ns: int) -> None:
         """The body of an answer that is not streamed: one chunk, with all its tokens."""
-        try:
-            event = decode_event(body)
-        except msgspec.DecodeError:
-            self.num_lost += 1
+        event = self._opened(body, t_ns)
+        if event is None:
             return
-        if event.error is not None or event.object == "error":
-            self._on_error(event, t_ns)
-            return
-        if event.usage is not None:
-            self._on_usage(event.usage)
         kind, num_bytes = self._payload(event.choices or [], streamed=False)
         own = event.paceline
         count = own.num_tokens if own is not None and own.num_tokens is not None else self.completion_tokens
@@ -113,6 +99,20 @@ class Answer:
             self._on_timings(own.timings)
         if event.timings is not None:
             self._on_llama(event.timings)
+
+    def _opened(self, data: bytes, t_ns: int) -> Event | None:
+        """What came, its usage taken; None where it cannot be read or is an error, which is noted."""
+        try:
+            event = decode_event(data)
+        except msgspec.DecodeError:
+            self.num_lost += 1
+            return None
+        if event.error is not None or event.object == "error":
+            self._on_error(event, t_ns)
+            return None
+        if event.usage is not None:
+            self._on_usage(event.usage)
+        return event
 
     # --- what it amounts to
 

@@ -7,11 +7,14 @@ Times are nanoseconds of the monotonic clock, which all processes of one Linux m
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
 from paceline.contracts.artefact import NEVER, ChunkKind
+from paceline.errors import LabError
 
 
 class SentChunk(NamedTuple):
@@ -76,3 +79,18 @@ class LogEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.num_first_tokens = num_tokens
         self.t_last_token_ns = t_ns
         self.num_tokens_sent += num_tokens
+
+
+def wait_for_ends(
+    log: Callable[[], list[LogEntry]], num_requests: int, *, timeout_s: float, pause_s: float
+) -> list[LogEntry]:
+    """The log, once so many of its requests have ended. LabError if they do not."""
+    give_up = time.monotonic() + timeout_s
+    while True:
+        entries = log()
+        ended = sum(entry.outcome != "open" for entry in entries)
+        if ended >= num_requests:
+            return entries
+        if time.monotonic() > give_up:
+            raise LabError("the mock did not see enough requests end", seen=ended, expected=str(num_requests))
+        time.sleep(pause_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +13,7 @@ from paceline.errors import LabError
 from paceline.lab.mock.app import MockApp
 from paceline.lab.mock.http import MockProtocol
 from paceline.lab.mock.loading import check_script, load_script
-from paceline.lab.mock.log import LogEntry
+from paceline.lab.mock.log import LogEntry, wait_for_ends
 from paceline.lab.mock.loops import new_loop
 from paceline.lab.mock.script import Script
 
@@ -70,15 +69,7 @@ class MockServer:
 
     def wait_for(self, num_requests: int, *, timeout_s: float = 10.0) -> list[LogEntry]:
         """The log, once so many requests have ended. LabError if they do not."""
-        give_up = time.monotonic() + timeout_s
-        while True:
-            entries = self.log()
-            ended = sum(entry.outcome != "open" for entry in entries)
-            if ended >= num_requests:
-                return entries
-            if time.monotonic() > give_up:
-                raise LabError("the mock did not see enough requests end", seen=ended, expected=str(num_requests))
-            time.sleep(0.002)
+        return wait_for_ends(self.log, num_requests, timeout_s=timeout_s, pause_s=0.002)
 
     def use(self, script: Script | Mapping[str, Any]) -> None:
         """Another script from now on; counts, caches and the log begin anew."""
