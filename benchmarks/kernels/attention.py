@@ -3,7 +3,7 @@
     python benchmarks/kernels/attention.py --dtype float32 --threads 2
 
 Prints the least milliseconds per call, the step's plan built beforehand, beside the plain way: gather each row and call
-scaled_dot_product_attention on it. `plan` is the time to build the fast kernel's plan, paid once per step.
+scaled_dot_product_attention on it. `plan` is the time to build the native kernel's plan, paid once per step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from tests.cpu.kernels.cases import Case, make_case
 
+from paceline.runtime.kernels.cpu.attention import attention as native
+from paceline.runtime.kernels.cpu.attention import plan_tiles
 from paceline.runtime.kernels.reference.attention import attention as reference
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_cpu
-from paceline.runtime.kernels.torch_cpu.plan import plan_step
 
 STEPS: dict[str, tuple[list[tuple[int, int]], int]] = {
     "decode 1 x 256": ([(256, 1)], 0),
@@ -48,7 +49,7 @@ def gather_and_sdpa(case: Case) -> torch.Tensor:
         mask = None
         if count > 1 and context:
             mask = torch.ones(count, length, dtype=torch.bool).tril(context)
-        causal = count > 1 and not context
+        causal = bool(count > 1 and not context)
         attended = F.scaled_dot_product_attention(
             q[None], k[None], v[None], attn_mask=mask, is_causal=causal, scale=params.scale, enable_gqa=True
         )
@@ -76,18 +77,20 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     dtype = getattr(torch, options.dtype)
     print(f"{options.dtype}, {options.threads} threads, 9 heads, 3 KV heads, head_dim 64, block size 16; least ms")
-    print(f"{'step':40} {'torch-cpu':>10} {'plan':>8} {'gather+sdpa':>12} {'reference':>10}")
+    heads = ("native", "plan", "torch-cpu", "gather+sdpa", "reference")
+    print(f"{'step':40}" + "".join(f"{head:>13}" for head in heads) + "  torch-cpu / native")
     for name, (rows, shared) in STEPS.items():
         case = make_case(rows, heads=9, kv_heads=3, dim=64, shared=shared, dtype=dtype)
         calls = (
+            (partial(native, case.q, case.kv, case.cache, case.fresh(), case.params), options.seconds),
+            (partial(plan_tiles, case.metadata, case.cache, case.params), options.seconds / 4),
             (partial(torch_cpu, case.q, case.kv, case.cache, case.fresh(), case.params), options.seconds),
-            (partial(plan_step, case.metadata, case.cache, case.params, dtype), options.seconds / 4),
             (partial(gather_and_sdpa, case), options.seconds),
             (partial(reference, case.q, case.kv, case.cache, case.fresh(), case.params), options.seconds),
         )
         with torch.inference_mode():
-            ours, plan, plain, truth = [least_ms(call, seconds) for call, seconds in calls]
-        print(f"{name:40} {ours:10.3f} {plan:8.3f} {plain:12.3f} {truth:10.3f}", flush=True)
+            times = [least_ms(call, seconds) for call, seconds in calls]
+        print(f"{name:40}" + "".join(f"{ms:13.3f}" for ms in times) + f"{times[2] / times[0]:10.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,17 @@ import torch
 from tests.cpu.kernels.cases import Case, make_case, naive
 
 from paceline.errors import UnsupportedError
+from paceline.runtime.kernels.cpu import native
 from paceline.runtime.kernels.reference.attention import attention as reference
 from paceline.runtime.kernels.reference.kv_write import write_kv
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_cpu
 
 KERNELS = {"reference": reference, "torch-cpu": torch_cpu}
+if not native.why_not():
+    from paceline.runtime.kernels.cpu.attention import attention as native_avx2
+
+    KERNELS["native-avx2"] = native_avx2
+INVARIANT = {name: kernel for name, kernel in KERNELS.items() if name != "torch-cpu"}
 STEPS = {
     "one decode row": [(37, 1)],
     "first token": [(0, 1)],
@@ -78,25 +84,28 @@ def test_half_precision_stays_close(kernel: Callable[..., torch.Tensor], dtype: 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("extra", [{}, {"window": 24}, {"softcap": 2.0}], ids=str)
-def test_reference_bits_depend_on_the_row_alone(extra: dict[str, Any], threads: int) -> None:
+@pytest.mark.parametrize("kernel", INVARIANT.values(), ids=INVARIANT)
+def test_bits_depend_on_the_row_alone(kernel: Callable[..., torch.Tensor], extra: dict[str, Any], threads: int) -> None:
     """Each row alone, in other chunks and other blocks, equals the same row in a mixed batch to the last bit."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         case = make_case(STEPS["mixed"] + STEPS["beyond one tile"], seed=5, **extra)
-        together = run(reference, case).split(case.metadata.query_lens.tolist())
+        together = run(kernel, case).split(case.metadata.query_lens.tolist())
         queries = case.q.split(case.metadata.query_lens.tolist())
         for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
             size = max(1, count // 3)
             for at in range(0, count, size):
                 q = queries[row][at : at + size]
-                got = alone(case.history[row][: context + at + len(q)], q, extra)
+                got = alone(kernel, case.history[row][: context + at + len(q)], q, extra)
                 assert torch.equal(got, together[row][at : at + len(q)]), (row, at)
     finally:
         torch.set_num_threads(before)
 
 
-def alone(history: torch.Tensor, q: torch.Tensor, extra: dict[str, Any]) -> torch.Tensor:
+def alone(
+    kernel: Callable[..., torch.Tensor], history: torch.Tensor, q: torch.Tensor, extra: dict[str, Any]
+) -> torch.Tensor:
     """One row of its own whose K and V are `history`; its last positions ask `q`."""
     context = len(history) - len(q)
     case = make_case([(context, len(q))], seed=context, **extra)
@@ -106,7 +115,7 @@ def alone(history: torch.Tensor, q: torch.Tensor, extra: dict[str, Any]) -> torc
     positions = torch.arange(lowest, len(history))
     write_kv(history[lowest:], case.cache, table[positions // size] * size + positions % size)
     case.q.copy_(q)
-    return run(reference, case)
+    return run(kernel, case)
 
 
 def test_reference_refuses_block_sizes_that_cross_tiles() -> None:

@@ -1,4 +1,5 @@
-"""In reference numerics a row's logits are the same bits whatever its batch mates, chunks, blocks or cache hits."""
+"""A row's logits are the same bits whatever its batch mates, chunks, blocks or cache hits: in reference
+numerics, and in fast ones where native kernels serve."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ from tests.cpu.harness import Harness, Row
 from tests.cpu.models.families import hf_model, ours
 
 from paceline.contracts.specs import LayerSpec, ModelSpec
+from paceline.runtime.kernels.cpu.native import has_avx512, why_not
 from paceline.runtime.layers import BuildContext
 from paceline.runtime.models import Model, build_model
 
 LENGTHS = (70, 23, 41, 9)
+NATIVE = not why_not() and not has_avx512()
+NUMERICS = ["reference", "fast"] if NATIVE else ["reference"]
 
 
 def random_ids(length: int, vocab: int, seed: int) -> list[int]:
@@ -65,9 +69,10 @@ def _threads(request: pytest.FixtureRequest) -> Any:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("numerics", NUMERICS)
 @pytest.mark.parametrize("name", ["llama-biases", "mistral-window", "qwen3", "gemma2", "gemma3"])
-def test_families_in_float32(name: str) -> None:
-    check(ours(hf_model(name), numerics="reference"), LENGTHS, hit=32)
+def test_families_in_float32(name: str, numerics: Any) -> None:
+    check(ours(hf_model(name), numerics=numerics), LENGTHS, hit=32)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
@@ -75,7 +80,8 @@ def test_families_in_bfloat16(name: str) -> None:
     check(ours(hf_model(name), numerics="reference", dtype=torch.bfloat16), LENGTHS, hit=32)
 
 
-def test_real_sizes() -> None:
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_real_sizes(numerics: Any) -> None:
     """A layer of SmolLM2-135M's sizes, across several key tiles."""
     spec = ModelSpec(
         family="llama",
@@ -91,7 +97,7 @@ def test_real_sizes() -> None:
         max_model_len=2048,
         tie_word_embeddings=True,
     )
-    model = build_model(spec, BuildContext(numerics="reference"))
+    model = build_model(spec, BuildContext(numerics=numerics))
     torch.manual_seed(0)
     model.load_weights(
         (slot.name, torch.randn(slot.shape) * (0.05 if len(slot.shape) == 2 else 1)) for slot in model.slots()

@@ -150,6 +150,14 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "attention",
+        "native-avx2",
+        f"{NATIVE}.attention:attention",
+        "blocks read where they lie, shared prefixes once; bits independent of the batch",
+        devices=CPU,
+        lacks=_needs_any_native,
+    ),
+    Kernel(
+        "attention",
         "torch-cpu",
         f"{FAST}.attention:attention",
         "gathered KV, batched products, shared prefixes once",
@@ -167,10 +175,37 @@ TABLE: tuple[Kernel, ...] = (
     Kernel(
         "write_kv", "index-copy", f"{REFERENCE}.kv_write:write_kv", "a copy by slot: exact in every mode", numerics=BOTH
     ),
+    Kernel(
+        "rms_norm",
+        "native-avx2",
+        f"{NATIVE}.elementwise:rms_norm",
+        "one pass, one call",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_any_native,
+    ),
     Kernel("rms_norm", "torch-cpu", f"{FAST}.elementwise:rms_norm", "few calls", devices=CPU),
     Kernel("rms_norm", "reference", f"{REFERENCE}.elementwise:rms_norm", "row by row in float32", numerics=BOTH),
+    Kernel(
+        "rope",
+        "native-avx2",
+        f"{NATIVE}.elementwise:rope",
+        "in place, one call",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_any_native,
+    ),
     Kernel("rope", "torch-cpu", f"{FAST}.elementwise:rope", "in place, three calls", devices=CPU),
     Kernel("rope", "reference", f"{REFERENCE}.elementwise:rope", "separate products and sum in float32", numerics=BOTH),
+    Kernel(
+        "gated",
+        "native-avx2",
+        f"{NATIVE}.elementwise:gated",
+        "one pass, one call",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_any_native,
+    ),
     Kernel("gated", "torch-cpu", f"{FAST}.elementwise:gated", "library activations", devices=CPU),
     Kernel(
         "gated",

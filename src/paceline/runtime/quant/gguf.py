@@ -36,6 +36,7 @@ class BlockWeight:
     def __init__(self, spec: LinearSpec) -> None:
         assert spec.dtype == torch.float32
         self.spec = spec
+        self.out_features = spec.out_features  # the spec sums its parts at each asking
         self.bias = torch.zeros(spec.out_features) if spec.bias else None
         self._parts: dict[str, Packed] = {}  # until all are there
         self.segments: list[Packed] = []
@@ -65,7 +66,9 @@ class BlockWeight:
         self.bias[self._where[part]].copy_(tensor)
 
     def apply(self, x: torch.Tensor, scratch: Workspace | None = None) -> torch.Tensor:
-        shape = (x.shape[0], self.spec.out_features)
+        if len(self.segments) == 1 and isinstance(only := self.segments[0], BlockPanels):
+            return NativeBlocks.apply(x, only, self.bias, scratch)
+        shape = (x.shape[0], self.out_features)
         if scratch is None:
             out = torch.empty(shape)
         else:

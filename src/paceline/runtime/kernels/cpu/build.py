@@ -16,13 +16,18 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "csrc"
 LIBRARY = HERE / "_native.so"
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
 UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use beyond the processor family's own
     "paceline_cpu.cpp": (),
     "blocks.cpp": (),
-    "linear_avx2.cpp": ("-mavx2", "-mfma", "-mf16c"),
+    "pool.cpp": (),
+    "layers.cpp": (),
+    "linear_avx2.cpp": AVX2,
+    "attention_avx2.cpp": AVX2,
+    "elementwise_avx2.cpp": AVX2,
 }
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")
 
 
 def source_digest() -> str:
@@ -67,7 +72,7 @@ def compile_library(target: Path = LIBRARY) -> None:
                 ]
             )
         built = Path(folder) / target.name
-        _run([compiler, "-shared", "-o", str(built), *objects])
+        _run([compiler, "-shared", "-pthread", "-o", str(built), *objects])
         beside = target.with_suffix(".new")  # a rename within one folder replaces a library in use without harm
         shutil.copyfile(built, beside)
         beside.replace(target)

@@ -9,17 +9,20 @@ from typing import Any
 from paceline.runtime.kernels.cpu import build
 from paceline.runtime.kernels.cpu.build import LIBRARY, source_digest
 
-_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_sources": (ctypes.c_char_p, ()),
     "paceline_cpu_has_avx2": (_INT, ()),
     "paceline_cpu_has_avx512": (_INT, ()),
-    "paceline_cpu_use_gomp": (None, (_POINTER,)),
     "paceline_cpu_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_gather": (_LONG, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_write_kv": (None, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _LONG)),
     "paceline_cpu_linear": (None, (*[_POINTER] * 4, *[_LONG] * 5, _INT, _INT)),
+    "paceline_cpu_rms_norm": (None, (*[_POINTER] * 3, *[_LONG] * 6, _FLOAT, _INT)),
+    "paceline_cpu_rope": (None, (*[_POINTER] * 3, *[_LONG] * 6, _INT)),
+    "paceline_cpu_gated": (None, (_POINTER, _POINTER, *[_LONG] * 3, _INT, _INT)),
+    "paceline_cpu_attention": (None, (_POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER)),
     "paceline_cpu_packed_type": (_INT, (_INT,)),
     "paceline_cpu_panel_bytes": (_LONG, (_INT, _LONG)),
     "paceline_cpu_pack_blocks": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
@@ -42,11 +45,6 @@ def _open() -> tuple[ctypes.CDLL | None, str]:
         return None, f"{LIBRARY.name} is of other sources; rebuild it: python {build.__file__}"
     if not found.paceline_cpu_has_avx2():
         return None, "this CPU has no AVX2, FMA and F16C"
-    try:
-        # torch has loaded GNU OpenMP into the process; its pool of threads serves these kernels too
-        found.paceline_cpu_use_gomp(ctypes.cast(ctypes.CDLL(None).GOMP_parallel, _POINTER))
-    except AttributeError:
-        return None, "this torch build does not use GNU OpenMP, whose threads the kernels share"
     return found, ""
 
 

@@ -1,36 +1,15 @@
-// The C interface, and how work is shared between threads.
-#include "blocks.h"
-
+// The C interface of the library, its weight products and the cache.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+
+#include "blocks.h"
+#include "parallel.h"
 
 using namespace paceline;
 
 namespace {
 
-// Signature of GNU OpenMP's GOMP_parallel. Using the runtime that torch has loaded keeps one pool of threads per process:
-// a second one would compete with it for the cores.
-using ParallelFn = void (*)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
-ParallelFn parallel = nullptr;
-
 constexpr std::int64_t kAloneBelow = 1 << 16;  // multiply-adds that are not worth waking a thread
-
-struct Shared {
-  const LinearTask* task;
-  std::int64_t num_panels;
-  std::int64_t grain;  // panels taken at once
-  std::atomic<std::int64_t> next{0};
-};
-
-void take_panels(void* data) {
-  Shared& shared = *static_cast<Shared*>(data);
-  for (;;) {
-    const std::int64_t first = shared.next.fetch_add(shared.grain, std::memory_order_relaxed);
-    if (first >= shared.num_panels) return;
-    linear_panels_avx2(*shared.task, first, std::min(first + shared.grain, shared.num_panels));
-  }
-}
 
 std::int64_t count_panels(std::int64_t num_outputs) { return (num_outputs + kPanel - 1) / kPanel; }
 
@@ -65,8 +44,6 @@ std::int32_t paceline_cpu_has_avx2() {
 }
 
 std::int32_t paceline_cpu_has_avx512() { return __builtin_cpu_supports("avx512f") ? 1 : 0; }
-
-void paceline_cpu_use_gomp(ParallelFn function) { parallel = function; }
 
 // Rows [first, first + num_rows) of a weight, from [num_rows, num_inputs] in the packed type. `packed` starts zeroed.
 void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std::int64_t num_rows,
@@ -126,18 +103,13 @@ void paceline_cpu_linear(const float* x, const void* packed, const float* bias, 
                          std::int64_t out_stride, std::int32_t type, std::int32_t num_threads) {
   const LinearTask task{x,          packed,      bias,     out,        num_rows,
                         num_inputs, num_outputs, x_stride, out_stride, static_cast<WeightType>(type)};
-  Shared shared;
-  shared.task = &task;
-  shared.num_panels = count_panels(num_outputs);
-  const bool alone = parallel == nullptr || num_threads < 2 || num_rows * num_inputs * num_outputs < kAloneBelow;
+  const std::int64_t num_panels = count_panels(num_outputs);
+  const int threads = num_rows * num_inputs * num_outputs < kAloneBelow ? 1 : num_threads;
   // Four portions per thread even out a core that is slowed down; a multiple of four panels suits the few-rows tiles.
-  const std::int64_t portions = alone ? 1 : 4 * num_threads;
-  shared.grain = std::max<std::int64_t>(1, (shared.num_panels + portions - 1) / portions);
-  if (shared.grain > 4) shared.grain = (shared.grain + 3) / 4 * 4;
-  if (alone)
-    take_panels(&shared);
-  else
-    parallel(take_panels, &shared, static_cast<unsigned>(num_threads), 0);
+  std::int64_t grain = std::max<std::int64_t>(1, (num_panels + 4 * threads - 1) / (4 * threads));
+  if (grain > 4) grain = (grain + 3) / 4 * 4;
+  share(num_panels, grain, threads,
+        [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
 }
 
 }  // extern "C"

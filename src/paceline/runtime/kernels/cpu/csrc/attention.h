@@ -1,0 +1,66 @@
+// Attention of a step's queries over the paged cache.
+//
+// Queries are taken in tiles of up to kTileRows rows of one KV head: the query heads that share it, times a run of a
+// prompt's tokens, or times decoding sequences that begin with the same blocks, whose keys are then read once for all. A
+// tile walks the keys in groups of kKeys at fixed places of the sequence, with the running maximum and sum of online
+// softmax (Milakov and Gimelshein 2018). Every row of a tile does the same arithmetic in the same order as it would alone,
+// so its bits do not depend on the rows beside it, on how its prompt was cut, or on what came from the prefix cache.
+#pragma once
+
+#include <cstdint>
+
+namespace paceline {
+
+constexpr int kTileRows = 48;
+constexpr int kKeys = 16;
+constexpr int kMaxHeadDim = 256;
+
+enum KVType : std::int32_t { kKVFloat32 = 0, kKVBFloat16 = 1, kKVFloat16 = 2 };
+
+// One sequence of the step. Python fills it: the order of the fields is known there.
+struct AttentionRow {
+  std::int64_t first_token;  // place of its first query among the step's tokens
+  std::int64_t context;      // position of that query: tokens that came before
+};
+
+// Queries [first_query, first_query + num_queries) of a row.
+struct AttentionMember {
+  std::int32_t row, first_query, num_queries;
+};
+
+// Members [first_member, first_member + num_members) together. With several, each has one query, and keys [0, shared) lie
+// in the same blocks for all of them; `shared` is a multiple of kKeys.
+struct AttentionTile {
+  std::int32_t first_member, num_members, shared;
+};
+
+// What all layers of a KV group have in common in a step.
+struct AttentionStep {
+  const AttentionRow* rows;
+  const AttentionMember* members;
+  const AttentionTile* tiles;  // the most work first
+  const std::int32_t* tables;  // block ids of a row: tables[row * table_stride + index]
+  std::int64_t table_stride;
+  std::int64_t num_tiles;
+  std::int32_t num_heads, num_kv_heads, head_dim, block_size;
+  std::int32_t window;  // 0: none
+  std::int32_t kv_type;
+  std::int32_t num_threads;
+  float scale;
+  float softcap;  // 0: none
+};
+
+// One layer: q [tokens, num_heads, head_dim] with tokens q_stride floats apart, out [tokens, num_heads * head_dim];
+// kv [2, num_kv_heads, blocks, block_size, head_dim], `region` elements for each K or V head.
+struct AttentionLayer {
+  const float* q;
+  std::int64_t q_stride;
+  const void* kv;
+  std::int64_t region;
+  float* out;
+};
+
+// Tile `tile` of KV head `head`. Needs AVX2, FMA and F16C.
+void attention_tile_avx2(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head);
+
+}  // namespace paceline

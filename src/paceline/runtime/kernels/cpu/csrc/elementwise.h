@@ -1,0 +1,40 @@
+// Normalisation, rotation and gated activation of float32 rows. A row's bits depend on that row alone.
+#pragma once
+
+#include <cstdint>
+
+namespace paceline {
+
+// out = x / sqrt(mean(x^2) + eps) * weight for rows [first, last) of num_rows = tokens * heads; out is dense.
+struct NormTask {
+  const float* x;
+  const float* weight;  // [num_weights, size]: row r takes r % num_weights
+  float* out;
+  std::int64_t num_heads, num_weights, size;
+  std::int64_t token_stride, head_stride;  // of x, in floats
+  float eps;
+};
+void rms_norm_avx2(const NormTask& task, std::int64_t first, std::int64_t last);
+
+// Pairs (i, i + size / 2) of heads, in place: x * cos + (the other half) * sin. cos and sin are [tokens, size]; the first
+// half of sin carries the minus sign.
+struct RopeTask {
+  float* x;
+  const float* cos;
+  const float* sin;
+  std::int64_t num_heads, size;  // size: a multiple of 16
+  std::int64_t token_stride, head_stride, table_stride;
+};
+void rope_avx2(const RopeTask& task, std::int64_t first, std::int64_t last);
+
+// out = activation(gate) * up for tokens whose rows are [gate, up]; out is dense.
+enum Activation : std::int32_t { kSilu = 0, kGeluTanh = 1 };
+struct GatedTask {
+  const float* gate_up;
+  float* out;
+  std::int64_t size, token_stride;  // size: a multiple of 8
+  Activation activation;
+};
+void gated_avx2(const GatedTask& task, std::int64_t first, std::int64_t last);
+
+}  // namespace paceline

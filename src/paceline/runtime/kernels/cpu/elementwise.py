@@ -1,0 +1,81 @@
+"""Normalisation, rotation and gated activation in native code: one call each. What it does not take goes to torch."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline.runtime.kernels.cpu.native import library
+from paceline.runtime.kernels.torch_cpu import elementwise as fallback
+from paceline.runtime.kv_cache import Workspace
+
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [T, n] or [T, heads, n], weight [n] or [heads, n] float32; see the reference kernel."""
+    wide = x if x.dtype == torch.float32 else x.float()
+    size = wide.shape[-1]
+    if wide.stride(-1) != 1:
+        wide = wide.contiguous()
+    num_heads, head_stride = (wide.shape[1], wide.stride(1)) if wide.dim() == 3 else (1, 0)
+    num_weights = weight.numel() // size
+    assert wide.dim() in (2, 3)
+    assert num_weights in (1, num_heads)
+    assert weight.is_contiguous()
+    out = torch.empty(wide.shape)
+    library().paceline_cpu_rms_norm(
+        wide.data_ptr(),
+        weight.data_ptr(),
+        out.data_ptr(),
+        wide.shape[0],
+        num_heads,
+        num_weights,
+        size,
+        wide.stride(0),
+        head_stride,
+        eps,
+        torch.get_num_threads(),
+    )
+    return out if x.dtype == torch.float32 else out.to(x.dtype)
+
+
+def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Rotate x [T, heads, head_dim] in place; see the reference kernel."""
+    size = x.shape[2]
+    if x.dtype != torch.float32 or size % 16 or x.stride(2) != 1 or cos.stride(2) != 1 or cos.stride() != sin.stride():
+        fallback.rope(x, cos, sin)
+        return
+    library().paceline_cpu_rope(
+        x.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        x.shape[0],
+        x.shape[1],
+        size,
+        x.stride(0),
+        x.stride(1),
+        cos.stride(0),
+        torch.get_num_threads(),
+    )
+
+
+def gated(gate_up: torch.Tensor, activation: str, scratch: Workspace | None = None) -> torch.Tensor:
+    """activation(gate) * up for gate_up [T, 2 * n]; with `scratch` the result lives there until the next call."""
+    kind = _ACTIVATIONS.get(activation)
+    num_tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
+    if kind is None or gate_up.dtype != torch.float32 or size % 8 or gate_up.stride(1) != 1:
+        return fallback.gated(gate_up, activation, scratch)
+    if scratch is None:
+        out = torch.empty(num_tokens, size)
+    else:
+        out = scratch.take("gated", num_tokens * size, torch.float32, gate_up.device).view(num_tokens, size)
+    library().paceline_cpu_gated(
+        gate_up.data_ptr(),
+        out.data_ptr(),
+        num_tokens,
+        size,
+        gate_up.stride(0),
+        kind,
+        torch.get_num_threads(),
+    )
+    return out
