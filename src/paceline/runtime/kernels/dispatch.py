@@ -149,6 +149,22 @@ TABLE: tuple[Kernel, ...] = (
         numerics=BOTH,
     ),
     Kernel(
+        "decoder",
+        "native-avx2",
+        f"{NATIVE}.decoder:NativeDecoder",
+        "all blocks in one call; where a part is not native, block by block",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_native_avx2,
+    ),
+    Kernel(
+        "decoder",
+        "none",
+        f"{REFERENCE}.decoder:ReferenceDecoder",
+        "block by block, each operation on its own",
+        numerics=BOTH,
+    ),
+    Kernel(
         "attention",
         "native-avx2",
         f"{NATIVE}.attention:attention",

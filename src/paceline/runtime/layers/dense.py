@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from paceline.errors import UnsupportedError
+from paceline.runtime.kernels.params import Segment
 from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext
 from paceline.runtime.layers.linear import LinearSpec, StoredBlocks
@@ -79,6 +80,9 @@ class DenseWeight:
         if scratch is not None and self.kernel.takes_scratch:
             return self.kernel.apply(x, self.packed, self.bias, scratch)  # type: ignore[no-any-return]
         return self.kernel.apply(x, self.packed, self.bias)  # type: ignore[no-any-return]
+
+    def packed_segments(self) -> list[Segment]:
+        return [] if self.packed is None else [Segment(self.packed, self.bias)]
 
     def apply_grouped(self, x: torch.Tensor, group_sizes: Sequence[int]) -> torch.Tensor:
         raise UnsupportedError("dense weights have no grouped product", expected="a model without experts")

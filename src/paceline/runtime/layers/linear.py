@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from paceline.runtime.kernels.params import Segment
 from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext, WeightSlot
 
@@ -71,6 +72,11 @@ class Weight(Protocol):
     def apply(self, x: torch.Tensor, scratch: Workspace | None = None) -> torch.Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features], bias added. With `scratch` the result may live
         there, until the next product that is given the same one."""
+        ...
+
+    def packed_segments(self) -> list[Segment]:
+        """The outputs in order, in the forms that kernels packed them in; empty before loading, or where nothing is
+        packed. They are valid until weights are loaded again."""
         ...
 
     def apply_grouped(self, x: torch.Tensor, group_sizes: Sequence[int]) -> torch.Tensor:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from paceline.contracts.specs import ModelSpec
+from paceline.runtime.forward_context import current
+from paceline.runtime.kernels.params import BlockParts
 from paceline.runtime.kv_cache import KVCache
 from paceline.runtime.layers.attention import Attention
 from paceline.runtime.layers.build import BuildContext, WeightSlot
@@ -18,6 +21,8 @@ from paceline.runtime.layers.mlp import GatedMLP
 from paceline.runtime.layers.norm import HeadNorm, RMSNorm
 from paceline.runtime.layers.rotary import Rotary, Tables
 from paceline.runtime.models.weights import WeightStream, load_slots
+
+_UNKNOWN: Any = object()
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,31 @@ class DecoderBlock:
         added = self.mlp(self.before_mlp(x))
         return x.add_(added if self.after_mlp is None else self.after_mlp(added))
 
+    def parts(self, rope: int) -> BlockParts | None:
+        """The block as kernels for whole blocks take it; `rope`: which of the model's rotations. None: weights are not
+        loaded, or not packed."""
+        qkv, out, gate_up, down = (weight.packed_segments() for weight in self.weights())
+        cache = self.attention.cache
+        if cache is None or not (qkv and out and gate_up and down):
+            return None
+        return BlockParts(
+            before_attention=self.before_attention.factor,
+            after_attention=None if self.after_attention is None else self.after_attention.factor,
+            before_mlp=self.before_mlp.factor,
+            after_mlp=None if self.after_mlp is None else self.after_mlp.factor,
+            head_norm=None if self.attention.head_norm is None else self.attention.head_norm.factor,
+            eps=self.before_attention.eps,
+            qkv=qkv,
+            out=out,
+            gate_up=gate_up,
+            down=down,
+            attention=self.attention.params,
+            cache=cache,
+            rope=rope,
+            activation=self.mlp.activation,
+            intermediate=self.mlp.down.spec.in_features,
+        )
+
     def weights(self) -> list[Weight]:
         return [self.attention.qkv.weight, self.attention.out.weight, self.mlp.gate_up.weight, self.mlp.down.weight]
 
@@ -88,15 +118,26 @@ class Model(nn.Module):
         self.ropes = [Rotary(rope, spec.head_dim, context.device) for rope in ropes]
         self.rope_of_layer = [ropes.index(layer.rope) for layer in spec.layers]
         self.blocks = [DecoderBlock(i, spec, context, style) for i in range(spec.num_layers)]
+        self._whole: Any = _UNKNOWN  # a kernel that runs all blocks; None: there is none for this model
         self.norm = RMSNorm("model.norm", spec.hidden_size, spec.rms_norm_eps, context, offset=style.norm_offset)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """input_ids and positions [T] int64 -> hidden states after the last norm, [T, hidden]."""
         tables = [rope(positions) for rope in self.ropes]
         x = self.vocabulary.embed(input_ids)
-        for block, rope in zip(self.blocks, self.rope_of_layer, strict=True):
-            x = block(x, tables[rope])
+        if self._whole is _UNKNOWN:
+            self._whole = self._find_whole()
+        if self._whole is not None:
+            self._whole(x, tables, current().attention)
+        else:
+            for block, rope in zip(self.blocks, self.rope_of_layer, strict=True):
+                x = block(x, tables[rope])
         return self.norm(x)
+
+    def _find_whole(self) -> Any:
+        """A kernel bound to the weights and the cache as they are now, if one takes this model."""
+        parts = [block.parts(rope) for block, rope in zip(self.blocks, self.rope_of_layer, strict=True)]
+        return self.context.kernel("decoder").build(None if None in parts else parts)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> [S, vocab] float32, soft-cap applied."""
@@ -104,6 +145,7 @@ class Model(nn.Module):
 
     def bind_kv_cache(self, kv_cache: KVCache) -> None:
         """Attach the cache that attention layers write to and read from."""
+        self._whole = _UNKNOWN
         for block in self.blocks:
             block.attention.bind(kv_cache)
 
@@ -119,6 +161,7 @@ class Model(nn.Module):
 
         Raises ModelError that names a tensor which is missing, unexpected, repeated or of the wrong shape.
         """
+        self._whole = _UNKNOWN
         load_slots(self.slots(), stream, model=self.spec.name, tied=self.spec.tie_word_embeddings)
 
     @property

@@ -14,6 +14,7 @@ import torch
 from paceline.errors import UnsupportedError
 from paceline.runtime.kernels.cpu.blocks import BlockPanels, NativeBlocks
 from paceline.runtime.kernels.cpu.linear import NativeLinear, PanelWeight
+from paceline.runtime.kernels.params import Segment
 from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext
 from paceline.runtime.layers.linear import LinearSpec, StoredBlocks
@@ -83,6 +84,14 @@ class BlockWeight:
                 NativeLinear.apply_into(x, segment, bias, out[:, begin:end])
             begin = end
         return out
+
+    def packed_segments(self) -> list[Segment]:
+        found, begin = [], 0
+        for segment in self.segments:
+            end = begin + segment.out_features
+            found.append(Segment(segment, None if self.bias is None else self.bias[begin:end]))
+            begin = end
+        return found
 
     def apply_grouped(self, x: torch.Tensor, group_sizes: Sequence[int]) -> torch.Tensor:
         raise UnsupportedError("GGUF blocks have no grouped product yet", expected="a model without experts")

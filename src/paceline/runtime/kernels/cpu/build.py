@@ -21,6 +21,8 @@ UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use 
     "paceline_cpu.cpp": (),
     "blocks.cpp": (),
     "pool.cpp": (),
+    "ops.cpp": (),
+    "decoder.cpp": (),
     "layers.cpp": (),
     "linear_avx2.cpp": AVX2,
     "attention_avx2.cpp": AVX2,

@@ -8,7 +8,7 @@ from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kernels.torch_cpu import elementwise as fallback
 from paceline.runtime.kv_cache import Workspace
 
-_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -61,7 +61,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
 
 def gated(gate_up: torch.Tensor, activation: str, scratch: Workspace | None = None) -> torch.Tensor:
     """activation(gate) * up for gate_up [T, 2 * n]; with `scratch` the result lives there until the next call."""
-    kind = _ACTIVATIONS.get(activation)
+    kind = ACTIVATIONS.get(activation)
     num_tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
     if kind is None or gate_up.dtype != torch.float32 or size % 8 or gate_up.stride(1) != 1:
         return fallback.gated(gate_up, activation, scratch)

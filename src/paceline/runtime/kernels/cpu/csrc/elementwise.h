@@ -5,13 +5,14 @@
 
 namespace paceline {
 
-// out = x / sqrt(mean(x^2) + eps) * weight for rows [first, last) of num_rows = tokens * heads; out is dense.
+// out = x / sqrt(mean(x^2) + eps) * weight for rows [first, last) of num_rows = tokens * heads. out may be x.
 struct NormTask {
   const float* x;
   const float* weight;  // [num_weights, size]: row r takes r % num_weights
   float* out;
   std::int64_t num_heads, num_weights, size;
-  std::int64_t token_stride, head_stride;  // of x, in floats
+  std::int64_t token_stride, head_stride;          // of x, in floats
+  std::int64_t out_token_stride, out_head_stride;  // of out
   float eps;
 };
 void rms_norm_avx2(const NormTask& task, std::int64_t first, std::int64_t last);
@@ -36,5 +37,8 @@ struct GatedTask {
   Activation activation;
 };
 void gated_avx2(const GatedTask& task, std::int64_t first, std::int64_t last);
+
+// x += y for numbers [first, last).
+void add_avx2(float* x, const float* y, std::int64_t first, std::int64_t last);
 
 }  // namespace paceline

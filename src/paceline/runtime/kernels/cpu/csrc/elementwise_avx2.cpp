@@ -10,9 +10,10 @@ namespace paceline {
 void rms_norm_avx2(const NormTask& task, std::int64_t first, std::int64_t last) {
   const std::int64_t size = task.size, whole = size / 8 * 8;
   for (std::int64_t row = first; row < last; ++row) {
-    const float* x = task.x + row / task.num_heads * task.token_stride + row % task.num_heads * task.head_stride;
+    const std::int64_t token = row / task.num_heads, head = row % task.num_heads;
+    const float* x = task.x + token * task.token_stride + head * task.head_stride;
     const float* weight = task.weight + row % task.num_weights * size;
-    float* out = task.out + row * size;
+    float* out = task.out + token * task.out_token_stride + head * task.out_head_stride;
     __m256 squares[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};  // two chains: one waits for its own additions
     for (std::int64_t i = 0, chain = 0; i < whole; i += 8, chain ^= 1) {
       const __m256 value = _mm256_loadu_ps(x + i);
@@ -75,6 +76,12 @@ void gated_rows(const GatedTask& task, std::int64_t first, std::int64_t last) {
 }
 
 }  // namespace
+
+void add_avx2(float* x, const float* y, std::int64_t first, std::int64_t last) {
+  std::int64_t i = first;
+  for (; i + 8 <= last; i += 8) _mm256_storeu_ps(x + i, _mm256_add_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
+  for (; i < last; ++i) x[i] += y[i];
+}
 
 void gated_avx2(const GatedTask& task, std::int64_t first, std::int64_t last) {
   if (task.activation == kSilu)

@@ -1,17 +1,9 @@
-// The C interface of the library, its weight products and the cache.
-#include <algorithm>
-#include <cstring>
-
+// The C interface of the library and of weights: packing, unpacking, rows.
 #include "blocks.h"
-#include "parallel.h"
 
 using namespace paceline;
 
 namespace {
-
-constexpr std::int64_t kAloneBelow = 1 << 16;  // multiply-adds that are not worth waking a thread
-
-std::int64_t count_panels(std::int64_t num_outputs) { return (num_outputs + kPanel - 1) / kPanel; }
 
 // Where output `n` of a panel stands among the kPanel weights of one k.
 std::int64_t position(std::int64_t n, std::int32_t type) { return type == kFloat32 ? n : 2 * (n % 8) + n / 8; }
@@ -85,31 +77,6 @@ std::int64_t paceline_cpu_gather(const void* packed, const std::int64_t* ids, vo
                  num_inputs, type);
   }
   return count;
-}
-
-// Copies token t's `num_heads` runs of `head_bytes` to slot slots[t] of each head's own region. Tokens lie `token_stride`
-// bytes apart and heads `region_stride` bytes. Slots are the engine's own: not checked.
-void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
-                           std::int64_t num_heads, std::int64_t head_bytes, std::int64_t token_stride,
-                           std::int64_t region_stride) {
-  for (std::int64_t t = 0; t < num_tokens; ++t)
-    for (std::int64_t h = 0; h < num_heads; ++h)
-      std::memcpy(cache + h * region_stride + slots[t] * head_bytes, kv + t * token_stride + h * head_bytes,
-                  static_cast<std::size_t>(head_bytes));
-}
-
-void paceline_cpu_linear(const float* x, const void* packed, const float* bias, float* out, std::int64_t num_rows,
-                         std::int64_t num_inputs, std::int64_t num_outputs, std::int64_t x_stride,
-                         std::int64_t out_stride, std::int32_t type, std::int32_t num_threads) {
-  const LinearTask task{x,          packed,      bias,     out,        num_rows,
-                        num_inputs, num_outputs, x_stride, out_stride, static_cast<WeightType>(type)};
-  const std::int64_t num_panels = count_panels(num_outputs);
-  const int threads = num_rows * num_inputs * num_outputs < kAloneBelow ? 1 : num_threads;
-  // Four portions per thread even out a core that is slowed down; a multiple of four panels suits the few-rows tiles.
-  std::int64_t grain = std::max<std::int64_t>(1, (num_panels + 4 * threads - 1) / (4 * threads));
-  if (grain > 4) grain = (grain + 3) / 4 * 4;
-  share(num_panels, grain, threads,
-        [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
 }
 
 }  // extern "C"

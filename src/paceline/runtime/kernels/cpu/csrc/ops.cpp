@@ -1,0 +1,70 @@
+#include "ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "parallel.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::int64_t kProductsAlone = 1 << 16;   // multiply-adds that are not worth waking a thread
+constexpr std::int64_t kNumbersAlone = 1 << 15;    // numbers of anything else
+constexpr std::int64_t kPortionNumbers = 1 << 13;  // taken by a thread at once
+
+// Rows of `size` numbers each.
+template <typename Work>
+void share_rows(std::int64_t num_rows, std::int64_t size, int num_threads, const Work& work) {
+  const int threads = num_rows * size < kNumbersAlone ? 1 : num_threads;
+  share(num_rows, std::max<std::int64_t>(1, kPortionNumbers / size), threads, work);
+}
+
+}  // namespace
+
+void linear(const LinearTask& task, int num_threads) {
+  const std::int64_t num_panels = (task.num_outputs + kPanel - 1) / kPanel;
+  const int threads = task.num_rows * task.num_inputs * task.num_outputs < kProductsAlone ? 1 : num_threads;
+  // Four portions per thread even out a core that is slowed down; a multiple of four panels suits the few-rows tiles.
+  std::int64_t grain = std::max<std::int64_t>(1, (num_panels + 4 * threads - 1) / (4 * threads));
+  if (grain > 4) grain = (grain + 3) / 4 * 4;
+  share(num_panels, grain, threads,
+        [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
+}
+
+void rms_norm(const NormTask& task, std::int64_t num_tokens, int num_threads) {
+  share_rows(num_tokens * task.num_heads, task.size, num_threads,
+             [&](std::int64_t first, std::int64_t last) { rms_norm_avx2(task, first, last); });
+}
+
+void rope(const RopeTask& task, std::int64_t num_tokens, int num_threads) {
+  share_rows(num_tokens, task.num_heads * task.size, num_threads,
+             [&](std::int64_t first, std::int64_t last) { rope_avx2(task, first, last); });
+}
+
+void gated(const GatedTask& task, std::int64_t num_tokens, int num_threads) {
+  share_rows(num_tokens, 4 * task.size, num_threads,  // an exponential costs a few times what a product does
+             [&](std::int64_t first, std::int64_t last) { gated_avx2(task, first, last); });
+}
+
+void add(float* x, const float* y, std::int64_t count, int num_threads) {
+  share_rows(count, 1, num_threads, [&](std::int64_t first, std::int64_t last) { add_avx2(x, y, first, last); });
+}
+
+void attention(const AttentionStep& step, const AttentionLayer& layer) {
+  const std::int64_t heads = step.num_kv_heads;
+  // Tiles come with the most work first, so that threads end together.
+  share(step.num_tiles * heads, 1, step.num_threads, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t item = first; item < last; ++item)
+      attention_tile_avx2(step, layer, item / heads, static_cast<int>(item % heads));
+  });
+}
+
+void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens, std::int64_t num_heads,
+              std::int64_t head_bytes, std::int64_t token_stride, std::int64_t region_stride) {
+  for (std::int64_t t = 0; t < num_tokens; ++t)
+    for (std::int64_t h = 0; h < num_heads; ++h)
+      std::memcpy(cache + h * region_stride + slots[t] * head_bytes, kv + t * token_stride + h * head_bytes,
+                  static_cast<std::size_t>(head_bytes));
+}
+
+}  // namespace paceline

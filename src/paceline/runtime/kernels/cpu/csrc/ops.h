@@ -1,0 +1,22 @@
+// Each operation of a layer over a whole step, its work shared between threads.
+#pragma once
+
+#include "attention.h"
+#include "elementwise.h"
+#include "linear.h"
+
+namespace paceline {
+
+void linear(const LinearTask& task, int num_threads);
+void rms_norm(const NormTask& task, std::int64_t num_tokens, int num_threads);
+void rope(const RopeTask& task, std::int64_t num_tokens, int num_threads);
+void gated(const GatedTask& task, std::int64_t num_tokens, int num_threads);
+void add(float* x, const float* y, std::int64_t count, int num_threads);
+void attention(const AttentionStep& step, const AttentionLayer& layer);
+
+// Copies token t's `num_heads` runs of `head_bytes` to slot slots[t] of each head's own region. Tokens lie `token_stride`
+// bytes apart and heads `region_stride` bytes. Slots are the engine's own: not checked.
+void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens, std::int64_t num_heads,
+              std::int64_t head_bytes, std::int64_t token_stride, std::int64_t region_stride);
+
+}  // namespace paceline
