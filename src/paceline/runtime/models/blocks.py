@@ -11,7 +11,6 @@ from torch import nn
 
 from paceline.contracts.specs import ModelSpec
 from paceline.runtime.forward_context import current
-from paceline.runtime.kernels.params import BlockParts
 from paceline.runtime.kv_cache import KVCache
 from paceline.runtime.layers.attention import Attention
 from paceline.runtime.layers.build import BuildContext, WeightSlot
@@ -19,6 +18,7 @@ from paceline.runtime.layers.embedding import Vocabulary
 from paceline.runtime.layers.linear import Weight
 from paceline.runtime.layers.mlp import GatedMLP
 from paceline.runtime.layers.norm import HeadNorm, RMSNorm
+from paceline.runtime.layers.parts import Parts, parts_of
 from paceline.runtime.layers.rotary import Rotary, Tables
 from paceline.runtime.models.weights import WeightStream, load_slots
 
@@ -59,29 +59,16 @@ class DecoderBlock:
         added = self.mlp(self.before_mlp(x))
         return x.add_(added if self.after_mlp is None else self.after_mlp(added))
 
-    def parts(self, rope: int) -> BlockParts | None:
-        """The block as kernels for whole blocks take it; `rope`: which of the model's rotations. None: weights are not
-        loaded, or not packed."""
-        qkv, out, gate_up, down = (weight.packed_segments() for weight in self.weights())
-        cache = self.attention.cache
-        if cache is None or not (qkv and out and gate_up and down):
-            return None
-        return BlockParts(
-            before_attention=self.before_attention.factor,
-            after_attention=None if self.after_attention is None else self.after_attention.factor,
-            before_mlp=self.before_mlp.factor,
-            after_mlp=None if self.after_mlp is None else self.after_mlp.factor,
-            head_norm=None if self.attention.head_norm is None else self.attention.head_norm.factor,
-            eps=self.before_attention.eps,
-            qkv=qkv,
-            out=out,
-            gate_up=gate_up,
-            down=down,
-            attention=self.attention.params,
-            cache=cache,
+    def parts(self, rope: int) -> Parts | None:
+        """For kernels that run whole blocks; `rope`: which of the model's rotations."""
+        return parts_of(
+            self.attention,
+            self.mlp,
+            before_attention=self.before_attention,
+            after_attention=self.after_attention,
+            before_mlp=self.before_mlp,
+            after_mlp=self.after_mlp,
             rope=rope,
-            activation=self.mlp.activation,
-            intermediate=self.mlp.down.spec.in_features,
         )
 
     def weights(self) -> list[Weight]:

@@ -80,7 +80,7 @@ class NativeDecoder:
 
     @staticmethod
     def build(blocks: Sequence[BlockParts] | None) -> NativeDecoder | None:
-        """None where a part is not of a form that native code takes. `blocks` None: the model cannot describe itself."""
+        """None where a part is of no form that native code takes. `blocks` None: the model cannot describe itself."""
         if not blocks or not all(_served(block) for block in blocks):
             return None
         shape = {(b.attention.num_heads, b.attention.num_kv_heads, b.attention.head_dim) for b in blocks}
@@ -95,12 +95,12 @@ class NativeDecoder:
         assert x.dtype == torch.float32
         num_tokens = x.shape[0]
         steps, slots = (_POINTER * self._num_groups)(), (_POINTER * self._num_groups)()
+        mappings = {index: metadata.groups[index].slot_mapping.contiguous() for index in self._groups}
         for index, block in self._groups.items():
             group = metadata.groups[index]
             if group.plan is None:
                 group.plan = plan_tiles(metadata, block.cache, block.attention)
-            assert group.slot_mapping.is_contiguous()
-            steps[index], slots[index] = ctypes.addressof(group.plan.step), group.slot_mapping.data_ptr()
+            steps[index], slots[index] = ctypes.addressof(group.plan.step), mappings[index].data_ptr()
         kept = [(cos.contiguous(), sin.contiguous()) for cos, sin in tables]
         angles = _POINTER * len(kept)
         cos, sin = angles(*(c.data_ptr() for c, _ in kept)), angles(*(s.data_ptr() for _, s in kept))
