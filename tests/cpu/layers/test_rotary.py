@@ -10,6 +10,7 @@ import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from paceline.contracts.specs import RopeSpec
+from paceline.runtime.layers import rotary
 from paceline.runtime.layers.rotary import Rotary
 
 CPU = torch.device("cpu")
@@ -90,3 +91,14 @@ def test_dynamic_frequencies_depend_on_the_position_alone() -> None:
     for begin, end in ((0, 10), (10, 77), (77, 100)):
         for table, part in zip(whole, rope(torch.arange(begin, end)), strict=True):
             torch.testing.assert_close(part, table[begin:end], rtol=0, atol=1e-6)
+
+
+def test_kept_angles_are_those_of_their_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotary, "TABLE_POSITIONS", 3000)
+    rope = rotary.Rotary(RopeSpec(theta=1e4), 16, torch.device("cpu"))
+    for positions in ([5], [0, 7, 1023], [1024, 2], [2999, 1500], [3000, 1], [9000], []):
+        at = torch.tensor(positions, dtype=torch.int64)
+        for kept, fresh in zip(rope(at), rope._at(at), strict=True):
+            torch.testing.assert_close(kept, fresh, rtol=0, atol=1e-6)
+            assert kept.shape == (len(positions), 1, 16)
+    assert rope._kept.shape[1] == 3072
