@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import cache
 
+import httpx._transports.default as httpx_transport
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -16,10 +18,37 @@ settings.register_profile(
 settings.register_profile("long", parent=settings.get_profile("suite"), derandomize=False, max_examples=1000)
 settings.load_profile("suite")
 
+# These begin first, so that no core waits for one of them in the end.
+TAKES_LONG = (
+    "tests/cpu/embedded/",
+    "tests/cpu/test_memory_limit",
+    "tests/e2e/test_tune",
+    "tests/e2e/test_soak",
+    "tests/e2e/test_bench_command",
+)
+
+# Collecting tests makes a million objects that stay: looking for garbage among them takes as long as making them.
+gc.disable()
+# A load of the lab freezes what is there and gives it back: each later collection would look through all of that, for
+# a second.
+gc.unfreeze = lambda: None
+
+# httpx reads the machine's certificates for every client: 45 ms each, and tests that poll a server make thousands.
+httpx_transport.create_ssl_context = cache(httpx_transport.create_ssl_context)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("markexpr", "") == "long":
         settings.load_profile("long")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(TAKES_LONG))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @cache

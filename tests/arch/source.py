@@ -44,6 +44,7 @@ def modules() -> dict[str, Module]:
     return found
 
 
+@cache
 def imports(module: Module) -> list[Import]:
     """Every import of a module, at any depth. `from a import b` counts as a.b where that is a module, else as a."""
     found: list[Import] = []

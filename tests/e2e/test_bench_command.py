@@ -18,7 +18,7 @@ from paceline.lab.mock import Fault, MockProcess, Reply, Script, Service
 
 SPEC = """
 # a closed loop: on a busy machine an open one may be client bound
-num_requests = 24
+num_requests = 12
 drain_s = 5
 [slo.default]
 ttft_s = 60.0
@@ -45,6 +45,11 @@ def spec(tmp_path) -> Path:
     return path
 
 
+def here(*arguments: str):
+    """In this process, which is quicker."""
+    return CliRunner().invoke(app, list(arguments))
+
+
 def test_a_run_is_kept_reported_and_measured_again_by_the_command_on_its_page(paceline: Run, mock, spec, tmp_path):
     out, again = tmp_path / "run", tmp_path / "again"
     load = ("--workload", str(spec), "--no-calibrate", "--seed", "3")
@@ -54,7 +59,7 @@ def test_a_run_is_kept_reported_and_measured_again_by_the_command_on_its_page(pa
     assert "Goodput" in done.stdout
     run = read_run(out)
     assert is_intact(out)
-    assert len(run.records) == 24
+    assert len(run.records) == 12
     assert (run.info.slo[0].ttft_s, run.info.slo[0].tpot_s) == (30.0, None)
     for path in out.iterdir():
         assert KEY.encode() not in path.read_bytes(), path
@@ -66,7 +71,7 @@ def test_a_run_is_kept_reported_and_measured_again_by_the_command_on_its_page(pa
     assert command[:4] == ["paceline", "bench", "--url", mock.url]
     assert "$API_KEY" in command
     assert "--out" not in command
-    assert paceline("bench", "recompute", str(out)).stdout.startswith("equal")
+    assert here("bench", "recompute", str(out)).stdout.startswith("equal")
     # the page's own workload, as a reader saves it, asks for the same requests
     text = page.split("workload.toml: the workload, resolved")[1].split('<pre tabindex="0">')[1].split("</pre>")[0]
     (tmp_path / "workload.toml").write_text(html.unescape(text))
@@ -75,8 +80,8 @@ def test_a_run_is_kept_reported_and_measured_again_by_the_command_on_its_page(pa
     done = paceline("bench", *same, "--no-calibrate", "--no-report", "--out", str(again))
     assert done.returncode == 0, done.stderr
     assert read_plan(again) == read_plan(out)
-    done = paceline("bench", "compare", str(out), str(again), "--out", str(tmp_path / "compare.html"))
-    assert done.returncode in (0, 1), done.stderr
+    found = here("bench", "compare", str(out), str(again), "--out", str(tmp_path / "compare.html"))
+    assert found.exit_code in (0, 1), found.stderr
     assert (tmp_path / "compare.html").is_file()
     assert "requests paired" in (tmp_path / "compare.html").read_text("utf-8")
 
@@ -90,19 +95,14 @@ def test_a_gate_decides_the_exit_code_and_failures_are_not_hidden(paceline: Run,
         ("[goodput]\nmin_ratio = 0.97\n", 2),
     ):
         gates.write_text(table)
-        done = paceline(*load, str(tmp_path / f"gate-{code}"), "--gates", str(gates))
-        assert done.returncode == code, done.stdout + done.stderr
+        found = here(*load, str(tmp_path / f"gate-{code}"), "--gates", str(gates))
+        assert found.exit_code == code, found.output
     with MockProcess(Script(reply=Reply(fault=Fault(error_after_chunks=1)))) as broken:
         done = paceline("bench", "--url", broken.url, *load[3:], str(tmp_path / "broken"))
     assert done.returncode == 1, done.stdout + done.stderr
     outcomes = json.loads((tmp_path / "broken" / "metrics.json").read_text())["groups"][0]["outcomes"]
     assert "ok" not in outcomes
-    assert sum(outcomes.values()) == 24
-
-
-def here(*arguments: str):
-    """In this process: quick, for what ends before a load begins."""
-    return CliRunner().invoke(app, list(arguments))
+    assert sum(outcomes.values()) == 12
 
 
 def test_what_would_do_nothing_or_cannot_be_is_refused(mock, spec, tmp_path):
@@ -128,7 +128,7 @@ def test_the_list_and_the_check_send_no_load(mock, spec, tmp_path):
     assert "multi-turn" in here("bench", "--list").stdout
     done = here("bench", "--url", mock.url, "--workload", str(spec), "--check", "--out", str(tmp_path / "none"))
     assert done.exit_code == 0, done.stderr
-    assert done.stdout.startswith("load: 24 requests in a closed loop, 24 tokens in and 3 out")
+    assert done.stdout.startswith("load: 12 requests in a closed loop, 24 tokens in and 3 out")
     assert not (tmp_path / "none").exists()
 
 

@@ -61,7 +61,7 @@ def last_answer(page: Page) -> Any:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_it_opens_clean_in_both_sizes_and_themes(browser, server, tmp_path, size, scheme):
+def test_it_opens_clean_in_both_sizes_and_themes(browser, server, size, scheme):
     with opened(browser, server.base_url, size=size, color_scheme=scheme, device_scale_factor=2) as page:
         page.wait_for_selector("#state[data-state=ready]")
         assert page.inner_text("#model") == MODEL
@@ -79,7 +79,15 @@ def test_it_opens_clean_in_both_sizes_and_themes(browser, server, tmp_path, size
         )
         assert page.evaluate(sharp), "canvases have a pixel for each of the display's"
         assert page.locator("canvas").count() == 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", SIZES)
+def test_a_picture_to_be_looked_at(browser, server, tmp_path, size):
+    with opened(browser, server.base_url, size=size, device_scale_factor=2) as page:
+        page.wait_for_selector("#state[data-state=ready]")
         page.screenshot(path=tmp_path / "page.png", full_page=True)
+    assert (tmp_path / "page.png").stat().st_size > 10_000
 
 
 def test_everything_comes_from_this_server_under_a_strict_policy(browser, server):

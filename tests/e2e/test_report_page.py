@@ -88,7 +88,7 @@ PAPER = """red => [...document.querySelectorAll('.plot .main-svg:first-of-type')
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_chart_is_drawn_in_both_sizes_and_themes(browser, pages, tmp_path, kind):
+def test_every_chart_is_drawn_in_both_sizes_and_themes(browser, pages, kind):
     with opened(browser, pages[kind], color_scheme="light") as page:
         assert page.locator(".plot").count() == page.locator(".plot.drawn").count() >= KINDS[kind]
         for size in SIZES:
@@ -99,8 +99,16 @@ def test_every_chart_is_drawn_in_both_sizes_and_themes(browser, pages, tmp_path,
                 page.wait_for_function(f"[...document.querySelectorAll('.plot')].every(plot => {fits})")
                 page.wait_for_function(PAPER, arg=255 if scheme == "light" else 25)
                 check(page)
-                if (size == "wide") == (scheme == "light"):  # to be looked at
-                    page.screenshot(path=tmp_path / f"{kind}-{size}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_to_be_looked_at(browser, pages, tmp_path, kind, size):
+    scheme = "light" if size == "wide" else "dark"
+    with opened(browser, pages[kind], size=size, color_scheme=scheme) as page:
+        page.screenshot(path=tmp_path / f"{kind}-{size}-{scheme}.png", full_page=True)
+    assert (tmp_path / f"{kind}-{size}-{scheme}.png").stat().st_size > 10_000
 
 
 def check(page: Page) -> None:

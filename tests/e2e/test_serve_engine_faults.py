@@ -69,7 +69,8 @@ def test_every_stream_hears_of_the_death_and_the_engine_comes_back(server: Runni
 
 
 def test_while_there_is_no_engine_requests_are_answered_with_503() -> None:
-    with running_server({"start_s": 0.7}) as server:
+    with running_server() as server:
+        server.control("hold")  # the next engine
         os.kill(server.child_pid, signal.SIGKILL)
         eventually(lambda: not server.ready()["ready"])
         assert server.ready()["reason"]
@@ -77,6 +78,7 @@ def test_while_there_is_no_engine_requests_are_answered_with_503() -> None:
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
         assert httpx.get(f"{server.api_url}/models").status_code == 200
+        server.control("")
         server.wait_ready()
         assert server.complete().status_code == 200
 

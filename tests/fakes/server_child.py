@@ -6,7 +6,7 @@ import sys
 import time
 
 import msgspec
-from tests.fakes.server_engines import EngineOptions, build_engine
+from tests.fakes.server_engines import EngineOptions, build_engine, wait_while_held
 
 from paceline.engine.child import PhaseRelay, serve_child
 from paceline.engine.loop import EngineCore
@@ -21,6 +21,7 @@ def main() -> int:
     def build() -> EngineCore:
         relay("weights")
         time.sleep(options.start_s)
+        wait_while_held(options.control)
         if options.fail_start:
             raise ModelError(options.fail_start)
         return build_engine(options)

@@ -1,7 +1,7 @@
 """The engines behind servers in tests: the toy model through the scripted executor, or a simulated device in real time.
 
 A control file tells a running engine what to do at its next steps: `slow 0.05` (each takes that long), `hang` (until
-the file says something else), `die`, or nothing.
+the file says something else), `die`, or nothing. `hold` keeps one that starts from being ready.
 """
 
 from __future__ import annotations
@@ -66,13 +66,25 @@ class RealTimeClock(VirtualClock):
         self.sleep(time_s - self.now())
 
 
+def order_in(control: str) -> str:
+    try:
+        return Path(control).read_text().strip() if control else ""
+    except FileNotFoundError:
+        return ""
+
+
+def wait_while_held(control: str) -> None:
+    while order_in(control) == "hold":
+        time.sleep(0.02)
+
+
 class Controlled:
     """An executor that obeys the control file before it computes."""
 
     def __init__(self, inner: Executor, control: str, step_ms: float) -> None:
         self.inner = inner
         self.caps = inner.caps
-        self._file = Path(control) if control else None
+        self._file = control
         self._step_ms = step_ms
 
     def submit(self, plan: StepPlan) -> Any:
@@ -83,7 +95,7 @@ class Controlled:
 
     def _obey(self) -> None:
         while True:
-            word, _, number = self._order().partition(" ")
+            word, _, number = order_in(self._file).partition(" ")
             if word == "die":
                 sys.stderr.write("the device fell off the bus\n")
                 sys.stderr.flush()
@@ -93,14 +105,6 @@ class Controlled:
             if word != "hang":
                 return
             time.sleep(0.02)
-
-    def _order(self) -> str:
-        if self._file is None:
-            return ""
-        try:
-            return self._file.read_text().strip()
-        except FileNotFoundError:
-            return ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -108,11 +108,13 @@ class RunningServer:
 
 @contextmanager
 def running_server(
-    engine: Mapping[str, Any] | None = None, *, ready: bool = True, **server: Any
+    engine: Mapping[str, Any] | None = None, *, ready: bool = True, order: str = "", **server: Any
 ) -> Iterator[RunningServer]:
-    """A server over a test engine. `engine`: fields of `EngineOptions`; keywords: options of the server."""
+    """A server over a test engine. `engine`: fields of `EngineOptions`; `order`: what the control file says from the
+    start; keywords: options of the server."""
     with tempfile.TemporaryDirectory(prefix="paceline-test-") as folder:
         control = Path(folder) / "control"
+        control.write_text(order)
         options = {"control": str(control), **(engine or {})}
         settings = {"port": 0, **server}
         argv = [sys.executable, "-m", "tests.fakes.server_main", json.dumps(options), json.dumps(settings)]

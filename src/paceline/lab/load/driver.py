@@ -114,6 +114,12 @@ class Driver:
     # --- what is due
 
     def _begin_loops(self) -> None:
+        early_ns = -self._clock()
+        if (
+            early_ns > 0
+        ):  # timers of event loops may be early by a millisecond; what is planned before 0 is not measured
+            self._loop.call_later(early_ns / 1e9, self._begin_loops)
+            return
         self._begun = True
         self._fill_loops()
         self._check_over()

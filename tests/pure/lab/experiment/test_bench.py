@@ -14,6 +14,7 @@ from paceline.contracts.slo import Outcome
 from paceline.errors import ConfigError, LabError
 from paceline.lab.artefact import read_run
 from paceline.lab.experiment.bench import DEFAULT_GATES, error_share, read_matrix, run_bench, the_server
+from paceline.lab.experiment.counts import Counts
 from paceline.lab.experiment.measure import MeasureOptions
 from paceline.lab.gates import load_gate_spec
 from paceline.lab.load import LoadOptions, probe
@@ -21,7 +22,12 @@ from paceline.lab.mock import Flavour, MockServer, Script
 from paceline.lab.workload import load_spec
 
 QUICK = MeasureOptions(
-    load=LoadOptions(num_processes=0), calibrate=False, energy=(), server_metrics=False, fingerprint={"host": "test"}
+    load=LoadOptions(num_processes=0),
+    calibrate=False,
+    energy=(),
+    server_metrics=False,
+    fingerprint={"host": "test"},
+    counts=Counts(),  # every mock counts alike: what one test counted, no other asks again
 )
 LOOSE = {"default": {"ttft_ms": 60_000, "tpot_ms": 60_000, "share": 0.9}}
 
@@ -132,10 +138,11 @@ def test_a_timeout_counts_as_a_failure_unless_the_workload_planned_it(tmp_path):
     with MockServer() as server:
         target = asyncio.run(probe(server.url))
         server.use(never_answers())
-        (run,) = run_bench(target, [workload("a")], seed=1, out=tmp_path / "a", options=options)
+        quick = {"kind": "constant", "rate": 200}
+        (run,) = run_bench(target, [workload("a", quick)], seed=1, out=tmp_path / "a", options=options)
         assert {record.outcome for record in run.records} == {Outcome.TIMEOUT}
         assert error_share(run) == 1.0
-        impatient = workload("b", faults={"timeout_share": 1.0, "timeout_s": 0.05})
+        impatient = workload("b", quick, faults={"timeout_share": 1.0, "timeout_s": 0.05})
         (run,) = run_bench(target, [impatient], seed=1, out=tmp_path / "b", options=options)
         assert {record.outcome for record in run.records} == {Outcome.TIMEOUT}
         assert error_share(run) == 0.0
