@@ -28,8 +28,8 @@ def demo(
     ),
     ladder: Annotated[bool, typer.Option("--ladder/--no-ladder", help="Climb it, or only show the server.")] = True,
     load_seed: Annotated[int, typer.Option("--load-seed", help="Seed of the mixed calls.")] = 1,
-    rate: Annotated[float, typer.Option("--rate", help="Mixed calls per second (Poisson).")] = 1.0,
-    calls: Annotated[int, typer.Option("--calls", min=8, help="Mixed calls.")] = 24,
+    rate: Annotated[float, typer.Option("--rate", help="Mixed calls per second (Poisson).")] = 1.5,
+    calls: Annotated[int, typer.Option("--calls", min=8, help="Mixed calls.")] = 16,
     *,
     config: EngineConfig,
 ) -> None:
@@ -78,11 +78,12 @@ def sized(base: dict[str, Any], report: Path) -> TargetSize:
     """How fast an unloaded server of this machine is."""
     import asyncio
 
+    from paceline.cli.demo_ladder import BASE
     from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
     from paceline.lab.load import probe
 
     say(f"starting a server to see how fast this machine is (log: {report / 'sizing.log'})")
-    launch = Launch(argv=paceline_argv(base, ("--no-access-log",)), url="")
+    launch = Launch(argv=paceline_argv({**base, **BASE}, ("--no-access-log",)), url="")
     with OwnedServer(launch, report / "sizing.log") as server:
         server.wait_ready()
         size = measure_size(asyncio.run(probe(server.url)))

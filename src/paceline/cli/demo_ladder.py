@@ -20,22 +20,29 @@ if TYPE_CHECKING:
     from paceline.lab.workload import TargetSize
 
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
-WINDOW_S = 12.0  # measured part of a point
-MAX_POINTS = 3  # of each configuration's search
+WINDOW_S = 21.0  # measured part of a point
 DECODE_AT_ONCE = 4
-MEAN_INPUT, MEAN_OUTPUT = 80, 48  # tokens of the workload in specs/ladder.toml
+RATES = (0.4, 0.65)  # offered, as parts of what the machine could carry
+BASE: dict[str, Any] = {  # where the ladder begins, but for `batching`: the unloaded times are this configuration's too
+    "max_num_seqs": 8,
+    "max_model_len": 1024,
+    "max_wait_ms": 0.0,
+    "prefill_chunk_tokens": 512,
+    "enable_prefix_caching": False,
+}
+MEAN_INPUT, MEAN_OUTPUT = 96, 72  # tokens of the workload in specs/ladder.toml
 
 
 def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
     """The spec for a machine of this size as TOML. `base`: options that every configuration shares."""
     ttft_s = size.prefill_s(MEAN_INPUT)
-    # where the search begins: what an engine carries that decodes a few answers at once
+    # what an engine carries that decodes a few answers at once
     capacity = 1 / (ttft_s + size.decode_s(MEAN_OUTPUT) / DECODE_AT_ONCE)
-    start_rps = _short(0.7 * capacity)
+    rates = [_short(share * capacity) for share in RATES]
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
         file=file.name,
-        base="\n".join(f"{name} = {json.dumps(value)}" for name, value in base.items()),
+        base="\n".join(f"{name} = {json.dumps(value)}" for name, value in {**base, **BASE}.items()),
         ttft_x=f"{TTFT_X:g}",
         tpot_x=f"{TPOT_X:g}",
         ttft_ms=f"{1000 * ttft_s:.0f}",
@@ -43,9 +50,8 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
         ttft_s=_short(TTFT_X * ttft_s),
         tpot_s=_short(TPOT_X * size.tpot_s),
         wait_ms=_short(1000 * ttft_s),
-        start_rps=start_rps,
-        lowest_rps=_short(start_rps / 8),
-        max_points=MAX_POINTS,
+        rates=rates,
+        first_rate=rates[0],
         duration_s=WINDOW_S,
     )
 
