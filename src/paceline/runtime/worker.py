@@ -156,6 +156,7 @@ def _thinned(model: Model) -> Iterator[None]:
         yield
     finally:
         model.blocks, model.rope_of_layer = blocks, ropes
+        model.forget_whole()
 
 
 def describe_phases(phases: Mapping[str, float]) -> str:

@@ -9,6 +9,7 @@ import torch
 from tests.cpu.harness import Harness
 from tests.cpu.models.families import FAMILIES, hf_model, ours
 
+from paceline.errors import ModelError
 from paceline.runtime.kernels.cpu.native import has_avx512, why_not
 from paceline.runtime.models import Model
 
@@ -67,3 +68,15 @@ def test_weights_loaded_again_are_those_that_are_used() -> None:
     fresh = ours(hf_model("llama"), numerics="fast")
     fresh.load_weights((slot.name, torch.full(slot.shape, 0.01)) for slot in fresh.slots())
     assert torch.equal(logits_of(fresh)[0], again[0])
+
+
+def test_a_load_that_failed_half_way_leaves_nothing_behind() -> None:
+    model = ours(hf_model("llama"), numerics="fast")
+    fresh = [(slot.name, torch.full(slot.shape, 0.01)) for slot in model.slots()]
+    cut = next(i for i, (name, _) in enumerate(fresh) if "v_proj" in name)
+    with pytest.raises(ModelError):
+        model.load_weights((name, tensor + 1) for name, tensor in fresh[:cut])
+    model.load_weights(reversed(fresh))
+    other = ours(hf_model("llama"), numerics="fast")
+    other.load_weights(fresh)
+    assert torch.equal(logits_of(other)[0], logits_of(model)[0])

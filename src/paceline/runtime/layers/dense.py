@@ -56,6 +56,9 @@ class DenseWeight:
         held = {id(t): t for t in (self.plain, self.packed, self.bias) if t is not None}
         return sum(int(t.nbytes) for t in held.values())
 
+    def begin_load(self) -> None:
+        self._missing = {part.name for part in self.spec.parts}
+
     def load(self, part: str, tensor: torch.Tensor | StoredBlocks) -> None:
         """[num_rows, in_features] of any float dtype."""
         assert isinstance(tensor, torch.Tensor), "blocks are for another weight method"

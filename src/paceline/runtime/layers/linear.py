@@ -60,6 +60,10 @@ class Weight(Protocol):
     @property
     def num_bytes(self) -> int: ...
 
+    def begin_load(self) -> None:
+        """All parts will come, whatever came before: a load that failed half way leaves nothing behind."""
+        ...
+
     def load(self, part: str, tensor: torch.Tensor | StoredBlocks) -> None:
         """Take one part, [num_rows, in_features]. After the last one the weight is ready. Blocks come only to methods
         that the loader was told of."""

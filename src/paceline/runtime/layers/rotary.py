@@ -31,7 +31,7 @@ class Rotary:
         frequencies, self.scaling = frequencies_of(spec, head_dim)
         self.inverse = frequencies.to(device)
         self.exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
-        self._kept = torch.empty(2, 0, 1, head_dim)
+        self._kept = torch.empty(2, 0, 1, head_dim, dtype=torch.float32)
 
     def __call__(self, positions: torch.Tensor) -> Tables:
         """positions [T] int64 -> cos and sin, [T, 1, head_dim] float32; the first half of sin is negated."""

@@ -121,6 +121,10 @@ class Model(nn.Module):
                 x = block(x, tables[rope])
         return self.norm(x)
 
+    def forget_whole(self) -> None:
+        """Blocks, weights or the cache became others: what runs all blocks is looked for again."""
+        self._whole = _UNKNOWN
+
     def _find_whole(self) -> Any:
         """A kernel bound to the weights and the cache as they are now, if one takes this model."""
         parts = [block.parts(rope) for block, rope in zip(self.blocks, self.rope_of_layer, strict=True)]
@@ -132,7 +136,7 @@ class Model(nn.Module):
 
     def bind_kv_cache(self, kv_cache: KVCache) -> None:
         """Attach the cache that attention layers write to and read from."""
-        self._whole = _UNKNOWN
+        self.forget_whole()
         for block in self.blocks:
             block.attention.bind(kv_cache)
 
@@ -148,16 +152,22 @@ class Model(nn.Module):
 
         Raises ModelError that names a tensor which is missing, unexpected, repeated or of the wrong shape.
         """
-        self._whole = _UNKNOWN
+        self.forget_whole()
+        for weight in self._weights():
+            weight.begin_load()
         load_slots(self.slots(), stream, model=self.spec.name, tied=self.spec.tie_word_embeddings)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights as held in memory."""
-        weights = [self.vocabulary.table, self.vocabulary.head]
         norms: list[RMSNorm | HeadNorm] = [self.norm]
         for block in self.blocks:
-            weights += block.weights()
             norms += block.norms()
-        held = {id(weight): weight.num_bytes for weight in weights}  # a tied head is the table itself
+        held = {id(weight): weight.num_bytes for weight in self._weights()}  # a tied head is the table itself
         return sum(held.values()) + sum(norm.num_bytes for norm in norms)
+
+    def _weights(self) -> list[Weight]:
+        weights = [self.vocabulary.table, self.vocabulary.head]
+        for block in self.blocks:
+            weights += block.weights()
+        return weights

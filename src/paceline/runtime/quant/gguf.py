@@ -38,7 +38,7 @@ class BlockWeight:
         assert spec.dtype == torch.float32
         self.spec = spec
         self.out_features = spec.out_features  # the spec sums its parts at each asking
-        self.bias = torch.zeros(spec.out_features) if spec.bias else None
+        self.bias = torch.zeros(spec.out_features, dtype=torch.float32) if spec.bias else None
         self._parts: dict[str, Packed] = {}  # until all are there
         self.segments: list[Packed] = []
         self._where: dict[str, slice] = {}  # rows of each part
@@ -51,6 +51,9 @@ class BlockWeight:
     def num_bytes(self) -> int:
         held = sum(segment.nbytes for segment in self.segments)
         return held if self.bias is None else held + self.bias.nbytes
+
+    def begin_load(self) -> None:
+        self._parts = {}
 
     def load(self, part: str, tensor: torch.Tensor | StoredBlocks) -> None:
         """[num_rows, in_features], as blocks or of any float dtype."""
@@ -71,7 +74,7 @@ class BlockWeight:
             return NativeBlocks.apply(x, only, self.bias, scratch)
         shape = (x.shape[0], self.out_features)
         if scratch is None:
-            out = torch.empty(shape)
+            out = torch.empty(shape, dtype=torch.float32)
         else:
             out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
         begin = 0

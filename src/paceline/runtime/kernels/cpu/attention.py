@@ -96,6 +96,7 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, params: Attention
     counts, contexts = metadata.query_lens, metadata.context_lens
     tables = metadata.groups[cache.group].block_tables
     assert tables.dtype == torch.int32
+    assert tables.stride(1) == 1
     assert cache.kv.is_contiguous()
     per_tile = TILE_ROWS // (params.num_heads // params.num_kv_heads)  # queries
     starts = np.cumsum(counts) - counts

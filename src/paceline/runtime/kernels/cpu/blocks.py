@@ -79,7 +79,7 @@ class NativeBlocks:
     @staticmethod
     def gather(packed: BlockPanels, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight: ids [num_tokens] int64 -> [num_tokens, in_features] float32. Raises IndexError."""
-        rows = torch.empty(ids.shape[0], packed.in_features)
+        rows = torch.empty(ids.shape[0], packed.in_features, dtype=torch.float32)
         return gather_rows(packed.data, packed.kind, packed.out_features, ids, rows)
 
     @staticmethod
@@ -93,7 +93,7 @@ class NativeBlocks:
         """x [num_tokens, in_features] float32 -> [num_tokens, out_features]. `scratch` as in `NativeLinear.apply`."""
         shape = (x.shape[0], packed.out_features)
         if scratch is None:
-            out = torch.empty(shape)
+            out = torch.empty(shape, dtype=torch.float32)
         else:
             out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
         NativeBlocks.apply_into(x, packed, bias, out)

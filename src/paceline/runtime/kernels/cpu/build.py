@@ -6,6 +6,7 @@ python src/paceline/runtime/kernels/cpu/build.py          after a change to a so
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -33,8 +34,8 @@ FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall",
 
 
 def source_digest() -> str:
-    """What the library must have been built from: 16 hex digits over all sources, names included."""
-    digest = hashlib.blake2b(digest_size=8)
+    """What the library must have been built from, and how: 16 hex digits over sources, their names, and flags."""
+    digest = hashlib.blake2b(repr((FLAGS, sorted(UNITS.items()))).encode(), digest_size=8)
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -75,7 +76,8 @@ def compile_library(target: Path = LIBRARY) -> None:
             )
         built = Path(folder) / target.name
         _run([compiler, "-shared", "-pthread", "-o", str(built), *objects])
-        beside = target.with_suffix(".new")  # a rename within one folder replaces a library in use without harm
+        # a rename within one folder replaces a library in use without harm; two builds at once do not meet
+        beside = target.with_suffix(f".{os.getpid()}.new")
         shutil.copyfile(built, beside)
         beside.replace(target)
 

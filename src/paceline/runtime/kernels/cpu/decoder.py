@@ -93,6 +93,7 @@ class NativeDecoder:
         """x [T, hidden] float32 is updated in place; `tables`: (cos, sin) of each rotation, [T, 1, head_dim]."""
         assert x.is_contiguous()
         assert x.dtype == torch.float32
+        assert all(part.dtype == torch.float32 for table in tables for part in table)
         num_tokens = x.shape[0]
         steps, slots = (_POINTER * self._num_groups)(), (_POINTER * self._num_groups)()
         mappings = {index: metadata.groups[index].slot_mapping.contiguous() for index in self._groups}
@@ -100,6 +101,7 @@ class NativeDecoder:
             group = metadata.groups[index]
             if group.plan is None:
                 group.plan = plan_tiles(metadata, block.cache, block.attention)
+            assert mappings[index].dtype == torch.int64
             steps[index], slots[index] = ctypes.addressof(group.plan.step), mappings[index].data_ptr()
         kept = [(cos.contiguous(), sin.contiguous()) for cos, sin in tables]
         angles = _POINTER * len(kept)

@@ -22,7 +22,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     assert wide.dim() in (2, 3)
     assert num_weights in (1, num_heads)
     assert weight.is_contiguous()
-    out = torch.empty(wide.shape)
+    out = torch.empty(wide.shape, dtype=torch.float32)
     library().paceline_cpu_rms_norm(
         wide.data_ptr(),
         weight.data_ptr(),
@@ -42,7 +42,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Rotate x [T, heads, head_dim] in place; see the reference kernel."""
     size = x.shape[2]
-    if x.dtype != torch.float32 or size % 16 or x.stride(2) != 1 or cos.stride(2) != 1 or cos.stride() != sin.stride():
+    if (
+        x.dtype != torch.float32
+        or cos.dtype != torch.float32
+        or size % 16
+        or x.stride(2) != 1
+        or cos.stride(2) != 1
+        or cos.stride() != sin.stride()
+    ):
         fallback.rope(x, cos, sin)
         return
     library().paceline_cpu_rope(
@@ -66,7 +73,7 @@ def gated(gate_up: torch.Tensor, activation: str, scratch: Workspace | None = No
     if kind is None or gate_up.dtype != torch.float32 or size % 8 or gate_up.stride(1) != 1:
         return fallback.gated(gate_up, activation, scratch)
     if scratch is None:
-        out = torch.empty(num_tokens, size)
+        out = torch.empty(num_tokens, size, dtype=torch.float32)
     else:
         out = scratch.take("gated", num_tokens * size, torch.float32, gate_up.device).view(num_tokens, size)
     library().paceline_cpu_gated(

@@ -63,7 +63,7 @@ class NativeLinear:
         dtype = x.dtype
         shape = (x.shape[0], packed.out_features)
         if scratch is None:
-            out = torch.empty(shape)
+            out = torch.empty(shape, dtype=torch.float32)
         else:
             out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
         NativeLinear.apply_into(x, packed, bias, out)

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "parallel.h"
@@ -102,8 +103,11 @@ void run_together(void (*body)(void*), void* data, int num_threads) {
   Pool& pool = the_pool();
   const std::unique_lock<std::mutex> mine(pool.busy, std::try_to_lock);
   if (!mine.owns_lock()) return body(data);  // another engine of this process has the workers
-  for (const int wanted = std::min(num_threads, kMostThreads) - 1; pool.num_started < wanted; ++pool.num_started)
-    std::thread(work, std::ref(pool), pool.num_started).detach();
+  try {
+    for (const int wanted = std::min(num_threads, kMostThreads) - 1; pool.num_started < wanted; ++pool.num_started)
+      std::thread(work, std::ref(pool), pool.num_started).detach();
+  } catch (const std::system_error&) {  // the system gives no more threads: those there are will do
+  }
   pool.body = body;
   pool.data = data;
   pool.num_workers = num_threads - 1;
