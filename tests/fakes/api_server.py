@@ -101,8 +101,10 @@ class StepGate:
     def __init__(self) -> None:
         self._permits = threading.Semaphore(0)
         self._open = False
+        self.num_released = self.num_passed = 0  # equal: the engine waits for more, or is about to
 
     def release(self) -> None:
+        self.num_released += 1
         self._permits.release()
 
     def open(self) -> None:
@@ -112,6 +114,7 @@ class StepGate:
     def wait(self) -> None:
         if not self._open:
             assert self._permits.acquire(timeout=20.0), "a step was never let through"
+            self.num_passed += 1
 
 
 class GatedExecutor(ScriptedExecutor):

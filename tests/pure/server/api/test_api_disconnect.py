@@ -267,10 +267,10 @@ def test_when_the_engine_dies_a_stream_gets_an_error_event_and_no_done():
             whole = RawCall(server.app, PATH, request(seed=1))
             while server.state.engine.num_open < 4:
                 await asyncio.sleep(0.001)
-            for _ in range(6):
-                gate.release()
-            for call in streams:
-                await call.until(lambda c: c.parts)
+            while not all(call.parts for call in streams):  # how many steps that takes depends on who came first
+                if gate.num_passed == gate.num_released:
+                    gate.release()
+                await asyncio.sleep(0.001)
             gate.open()
             await asyncio.to_thread(server.engine.close)
             for call in streams:
