@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from paceline.lab.workload import TargetSize
 
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
-WINDOW_S = 21.0  # measured part of a point
+WINDOW_S = 18.0  # measured part of a point
 DECODE_AT_ONCE = 4
-RATES = (0.4, 0.65)  # offered, as parts of what the machine could carry
+RATES = (0.35, 0.6)  # offered, as parts of what the machine could carry
 BASE: dict[str, Any] = {  # where the ladder begins, but for `batching`: the unloaded times are this configuration's too
     "max_num_seqs": 8,
     "max_model_len": 1024,
@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {  # where the ladder begins, but for `batching`: the unl
     "prefill_chunk_tokens": 512,
     "enable_prefix_caching": False,
 }
-MEAN_INPUT, MEAN_OUTPUT = 96, 72  # tokens of the workload in specs/ladder.toml
+MEAN_INPUT, MEAN_OUTPUT = 96, 96  # tokens of the workload in specs/ladder.toml
 
 
 def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
