@@ -78,12 +78,12 @@ def sized(base: dict[str, Any], report: Path) -> TargetSize:
     """How fast an unloaded server of this machine is."""
     import asyncio
 
-    from paceline.cli.demo_ladder import BASE
+    from paceline.cli.demo_ladder import first_rung
     from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
     from paceline.lab.load import probe
 
     say(f"starting a server to see how fast this machine is (log: {report / 'sizing.log'})")
-    launch = Launch(argv=paceline_argv({**base, **BASE}, ("--no-access-log",)), url="")
+    launch = Launch(argv=paceline_argv(first_rung(base), ("--no-access-log",)), url="")
     with OwnedServer(launch, report / "sizing.log") as server:
         server.wait_ready()
         size = measure_size(asyncio.run(probe(server.url)))

@@ -23,7 +23,7 @@ TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
 WINDOW_S = 18.0  # measured part of a point
 DECODE_AT_ONCE = 4
 RATES = (0.35, 0.6)  # offered, as parts of what the machine could carry
-BASE: dict[str, Any] = {  # where the ladder begins, but for `batching`: the unloaded times are this configuration's too
+BASE: dict[str, Any] = {  # the unloaded times are this configuration's too
     "max_num_seqs": 8,
     "max_model_len": 1024,
     "max_wait_ms": 0.0,
@@ -42,7 +42,7 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
         file=file.name,
-        base="\n".join(f"{name} = {json.dumps(value)}" for name, value in {**base, **BASE}.items()),
+        base="\n".join(f"{name} = {json.dumps(value)}" for name, value in first_rung(base).items()),
         ttft_x=f"{TTFT_X:g}",
         tpot_x=f"{TPOT_X:g}",
         ttft_ms=f"{1000 * ttft_s:.0f}",
@@ -54,6 +54,11 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
         first_rate=rates[0],
         duration_s=WINDOW_S,
     )
+
+
+def first_rung(base: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the ladder's first server, but for `batching`: what all share, and what the ladder begins with."""
+    return {**base, **BASE}
 
 
 def shared_options(config: EngineConfig) -> dict[str, Any]:

@@ -151,6 +151,7 @@ class _Resolver:
         return value
 
     def resolve(self) -> Knobs:
+        """Every knob, those that others follow from first. Raises ConfigError where set values exclude each other."""
         c, s, goal = self.config.cache, self.config.scheduling, self.goal
         model_len = self.max_model_len()
         share = goal.utilization[self.device.kind]
@@ -238,6 +239,7 @@ class _Resolver:
         return int(self.knob("max_model_len", explicit, own, f"the model's own limit of {own} tokens"))
 
     def expected_context(self, model_len: int) -> int:
+        """Tokens that most sequences stay below: what memory is planned for."""
         wanted = self.goal.context
         if wanted is None:
             value, reason = model_len, f"every sequence may use the whole length of {model_len}"
@@ -254,6 +256,7 @@ class _Resolver:
         return int(self.knob("expected_context", explicit, value, reason))
 
     def rows(self, context: int, room: int) -> int:
+        """Sequences that run at once: as many as a decode step carries within the goal. `room`: bytes for KV."""
         roof, goal = self.roof, self.goal
         half = max(1, context // 2)  # a running sequence is on average half-way
         limit_ms = max(goal.decode_ms, 1.5 * roof.decode_ms(1, half))
@@ -284,6 +287,7 @@ class _Resolver:
         return int(self.knob("max_num_seqs", self.config.scheduling.max_num_seqs, value, reason))
 
     def chunk(self) -> int:
+        """Prompt tokens of one step: what the goal's time is worth, in whole blocks."""
         roof, goal, block = self.roof, self.goal, self.config.cache.block_size
         wanted = goal.prefill_ms / roof.token_ms
         least = max(2 * block, 2 * roof.free_rows, goal.min_chunk)
@@ -307,6 +311,7 @@ class _Resolver:
         return int(self.knob("prefill_chunk_tokens", self.config.scheduling.prefill_chunk_tokens, value, reason))
 
     def min_prefill(self, chunk: int, budget: int, rows: int) -> int:
+        """Prompt tokens that a step has room for even when all `rows` decode; `budget`: positions of a step."""
         share, room = self.goal.min_prefill_share, budget - rows + 1  # beside every other row's token
         value = max(1, int(chunk * share))
         reason = f"{share:.0%} of a chunk of {chunk}: prompts move even when every row decodes"

@@ -114,10 +114,9 @@ class Driver:
     # --- what is due
 
     def _begin_loops(self) -> None:
+        # a timer may ring early by a millisecond, and what is planned before 0 is not measured
         early_ns = -self._clock()
-        if (
-            early_ns > 0
-        ):  # timers of event loops may be early by a millisecond; what is planned before 0 is not measured
+        if early_ns > 0:
             self._loop.call_later(early_ns / 1e9, self._begin_loops)
             return
         self._begun = True

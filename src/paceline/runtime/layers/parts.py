@@ -7,7 +7,7 @@ from paceline.runtime.layers.attention import Attention
 from paceline.runtime.layers.mlp import GatedMLP
 from paceline.runtime.layers.norm import RMSNorm
 
-Parts = BlockParts
+__all__ = ["BlockParts", "parts_of"]
 
 
 def parts_of(
@@ -19,7 +19,7 @@ def parts_of(
     before_mlp: RMSNorm,
     after_mlp: RMSNorm | None,
     rope: int,
-) -> Parts | None:
+) -> BlockParts | None:
     """The block as it is now, bound to its cache; `rope`: which of the model's rotations. None: weights are not loaded,
     or not packed."""
     layers = (attention.qkv, attention.out, mlp.gate_up, mlp.down)

@@ -45,7 +45,7 @@ class Rotary:
         return self._kept[0].index_select(0, positions), self._kept[1].index_select(0, positions)
 
     def _keep(self, past: int) -> None:
-        """Angles of all positions before `past`: at one row, ten calls that work them out cost a tenth of a step."""
+        """Angles of all positions before `past`, so that a step looks them up: at one row the calls would show."""
         parts = [self._kept]
         for begin in range(self._kept.shape[1], past, _TABLE_STEP):
             parts.append(torch.stack(self._at(torch.arange(begin, begin + _TABLE_STEP))))

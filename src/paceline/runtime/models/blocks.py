@@ -18,7 +18,7 @@ from paceline.runtime.layers.embedding import Vocabulary
 from paceline.runtime.layers.linear import Weight
 from paceline.runtime.layers.mlp import GatedMLP
 from paceline.runtime.layers.norm import HeadNorm, RMSNorm
-from paceline.runtime.layers.parts import Parts, parts_of
+from paceline.runtime.layers.parts import BlockParts, parts_of
 from paceline.runtime.layers.rotary import Rotary, Tables
 from paceline.runtime.models.weights import WeightStream, load_slots
 
@@ -59,7 +59,7 @@ class DecoderBlock:
         added = self.mlp(self.before_mlp(x))
         return x.add_(added if self.after_mlp is None else self.after_mlp(added))
 
-    def parts(self, rope: int) -> Parts | None:
+    def parts(self, rope: int) -> BlockParts | None:
         """For kernels that run whole blocks; `rope`: which of the model's rotations."""
         return parts_of(
             self.attention,

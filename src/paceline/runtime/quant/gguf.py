@@ -13,7 +13,7 @@ import torch
 
 from paceline.errors import UnsupportedError
 from paceline.runtime.kernels.cpu.blocks import BlockPanels, NativeBlocks
-from paceline.runtime.kernels.cpu.linear import NativeLinear, PanelWeight
+from paceline.runtime.kernels.cpu.linear import NativeLinear, PanelWeight, product_out
 from paceline.runtime.kernels.params import Segment
 from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext
@@ -37,7 +37,6 @@ class BlockWeight:
     def __init__(self, spec: LinearSpec) -> None:
         assert spec.dtype == torch.float32
         self.spec = spec
-        self.out_features = spec.out_features  # the spec sums its parts at each asking
         self.bias = torch.zeros(spec.out_features, dtype=torch.float32) if spec.bias else None
         self._parts: dict[str, Packed] = {}  # until all are there
         self.segments: list[Packed] = []
@@ -70,21 +69,12 @@ class BlockWeight:
         self.bias[self._where[part]].copy_(tensor)
 
     def apply(self, x: torch.Tensor, scratch: Workspace | None = None) -> torch.Tensor:
-        if len(self.segments) == 1 and isinstance(only := self.segments[0], BlockPanels):
-            return NativeBlocks.apply(x, only, self.bias, scratch)
-        shape = (x.shape[0], self.out_features)
-        if scratch is None:
-            out = torch.empty(shape, dtype=torch.float32)
-        else:
-            out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
+        out = product_out(x, self.spec.out_features, scratch)
         begin = 0
-        for segment in self.segments:
-            end = begin + segment.out_features
-            bias = None if self.bias is None else self.bias[begin:end]
-            if isinstance(segment, BlockPanels):
-                NativeBlocks.apply_into(x, segment, bias, out[:, begin:end])
-            else:
-                NativeLinear.apply_into(x, segment, bias, out[:, begin:end])
+        for segment in self.packed_segments():
+            end = begin + segment.weight.out_features
+            kernel = NativeBlocks if isinstance(segment.weight, BlockPanels) else NativeLinear
+            kernel.apply_into(x, segment.weight, segment.bias, out[:, begin:end])
             begin = end
         return out
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paceline.runtime.kernels.cpu.linear import gather_rows, multiply
+from paceline.runtime.kernels.cpu.linear import gather_rows, multiply, product_out
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
@@ -91,11 +91,7 @@ class NativeBlocks:
         x: torch.Tensor, packed: BlockPanels, bias: torch.Tensor | None, scratch: Workspace | None = None
     ) -> torch.Tensor:
         """x [num_tokens, in_features] float32 -> [num_tokens, out_features]. `scratch` as in `NativeLinear.apply`."""
-        shape = (x.shape[0], packed.out_features)
-        if scratch is None:
-            out = torch.empty(shape, dtype=torch.float32)
-        else:
-            out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
+        out = product_out(x, packed.out_features, scratch)
         NativeBlocks.apply_into(x, packed, bias, out)
         return out
 

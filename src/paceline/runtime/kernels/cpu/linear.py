@@ -60,14 +60,9 @@ class NativeLinear:
     ) -> torch.Tensor:
         """x [num_tokens, in_features] -> [num_tokens, out_features]. Rows of x may lie apart. With `scratch` the result
         lives there until the next product with the same one."""
-        dtype = x.dtype
-        shape = (x.shape[0], packed.out_features)
-        if scratch is None:
-            out = torch.empty(shape, dtype=torch.float32)
-        else:
-            out = scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
+        out = product_out(x, packed.out_features, scratch)
         NativeLinear.apply_into(x, packed, bias, out)
-        return out if dtype == torch.float32 else out.to(dtype)
+        return out if x.dtype == torch.float32 else out.to(x.dtype)
 
     @staticmethod
     def apply_into(x: torch.Tensor, packed: PanelWeight, bias: torch.Tensor | None, out: torch.Tensor) -> None:
@@ -79,6 +74,14 @@ class NativeLinear:
         assert out.shape == (x.shape[0], packed.out_features)
         assert out.stride(1) == 1
         multiply(x, values, _TYPES[values.dtype], packed.out_features, bias, out)
+
+
+def product_out(x: torch.Tensor, out_features: int, scratch: Workspace | None) -> torch.Tensor:
+    """Where a product of x goes, [num_tokens, out_features] float32: fresh, or in `scratch` until the next one."""
+    shape = (x.shape[0], out_features)
+    if scratch is None:
+        return torch.empty(shape, dtype=torch.float32)
+    return scratch.take("product", shape[0] * shape[1], torch.float32, x.device).view(shape)
 
 
 def multiply(
