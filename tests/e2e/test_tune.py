@@ -23,7 +23,7 @@ from paceline.lab.experiment.spec import load_experiment
 
 TUNE = [sys.executable, "-c", "import typer; from paceline.cli.tune import tune; typer.run(tune)"]
 MOCK = [sys.executable, "-m", "paceline.lab.mock", "--port", "{port}"]
-FAST_MS, SLOW_MS, LIMIT_MS = 1, 200, 100  # time per token; far apart, so that a busy machine changes nothing
+FAST_MS, SLOW_MS, LIMIT_MS = 20, 400, 200  # time per token; far apart, so that a busy machine changes nothing
 
 SPEC = """
 num_requests = {num_requests}
@@ -92,7 +92,7 @@ def servers(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_a_slower_arm_is_found_slower_and_an_equal_one_is_not(tmp_path):
+def test_a_slower_arm_is_found_slower_and_an_equal_one_near_its_parent(tmp_path):
     for name, tpot_ms in (("base", FAST_MS), ("slow", SLOW_MS), ("same", FAST_MS)):
         script(tmp_path, name, tpot_ms)
     result = run(spec(tmp_path, "slow", "same"), tmp_path / "out")
@@ -102,7 +102,9 @@ def test_a_slower_arm_is_found_slower_and_an_equal_one_is_not(tmp_path):
     assert {p.status for p in result.points} == {"ok"}
     by_child = {edge.child: edge for edge in result.edges}
     assert by_child["slow"].answer == "worse"
-    assert by_child["same"].answer in ("same", "inconclusive")
+    # one interval in twenty misses the truth (tests/pure/lab counts them): here only its place can be asked
+    equal = next(r for r in by_child["same"].ratios if r.figure == "goodput_rps")
+    assert 0.5 < equal.ratio.value < 2
     slower = next(r for r in by_child["slow"].ratios if r.figure == "e2e_p50_s")
     assert slower.answer == "worse"
     assert slower.ratio.value > SLOW_MS / LIMIT_MS

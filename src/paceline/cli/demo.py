@@ -28,7 +28,7 @@ def demo(
     ),
     ladder: Annotated[bool, typer.Option("--ladder/--no-ladder", help="Climb it, or only show the server.")] = True,
     load_seed: Annotated[int, typer.Option("--load-seed", help="Seed of the mixed calls.")] = 1,
-    rate: Annotated[float, typer.Option("--rate", help="Mixed calls per second (Poisson).")] = 3.0,
+    rate: Annotated[float, typer.Option("--rate", help="Mixed calls per second (Poisson).")] = 2.0,
     calls: Annotated[int, typer.Option("--calls", min=8, help="Mixed calls.")] = 64,
     *,
     config: EngineConfig,

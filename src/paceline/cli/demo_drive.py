@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -70,17 +71,18 @@ async def _call(client: Any, model: str, job: Job, planned: float) -> list[Timel
                 if job.cancel_after is not None and lines[0].num_tokens >= job.cancel_after:
                     lines[0].outcome, lines[0].end = Outcome.CLIENT_CANCEL, time.monotonic()
                     break
-    except openai.APIStatusError:
-        _fail(lines, Outcome.HTTP_ERROR)
-    except openai.APIError:
-        _fail(lines, Outcome.STREAM_ERROR)
+    except openai.APIStatusError as error:
+        _fail(job, lines, Outcome.HTTP_ERROR, error)
+    except openai.APIError as error:
+        _fail(job, lines, Outcome.STREAM_ERROR, error)
     for line in lines:
         if line.end != line.end:  # no end came
             line.end, line.outcome = time.monotonic(), Outcome.TRUNCATED
     return lines
 
 
-def _fail(lines: Sequence[Timeline], outcome: Outcome) -> None:
+def _fail(job: Job, lines: Sequence[Timeline], outcome: Outcome, error: Exception) -> None:
+    print(f"a call ({job.kind}) failed: {error}", file=sys.stderr, flush=True)
     for line in lines:
         line.outcome, line.end = outcome, time.monotonic()
 

@@ -96,7 +96,7 @@ def _job(kind: Kind, at_s: float, rng: random.Random) -> Job:
         messages = ({"role": "system", "content": SYSTEM}, {"role": "user", "content": rng.choice(QUESTIONS)})
         return Job(kind=kind, at_s=at_s, messages=messages, max_tokens=rng.randint(16, 48))
     if kind == "long":
-        lines = [f"Entry {i}: {rng.choice(LEDGER_LINES)}." for i in range(1, rng.randint(25, 45))]
+        lines = [f"Entry {i}: {rng.choice(LEDGER_LINES)}." for i in range(1, rng.randint(20, 34))]
         text = "This is a village ledger.\n" + "\n".join(lines) + "\nSum it up in one sentence."
         return Job(kind=kind, at_s=at_s, messages=({"role": "user", "content": text},), max_tokens=32)
     question = ({"role": "user", "content": rng.choice(SHORT)},)

@@ -10,6 +10,7 @@ from paceline.contracts.ports import CostModel, Drafter, ExecutorCaps, StepShape
 from paceline.contracts.step import RowAdmit, StepPlan
 from paceline.engine import policies
 from paceline.engine.admission import Admission
+from paceline.engine.giving_way import GivingWay
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.plan_columns import Flight, RowColumns, Selection, empty_plan
 from paceline.engine.prefills import Prefills
@@ -46,6 +47,7 @@ class PlanBuilder:
         self._decode_cut = False  # prefill_first: decode rows were left out of the last step
         self.room = Room(life, caps.layout)
         self.prefills = Prefills(settings, cost, life, self.room)
+        self._giving_way = GivingWay(cost, life)
 
     def build(self, now: float) -> tuple[StepPlan, Flight | None]:
         """The plan of the step `life.step`, and how to read its result; None with an empty plan."""
@@ -57,6 +59,8 @@ class PlanBuilder:
             num_decode = len(selection.decodes) + self._select_drafts(selection, settings.max_num_batched_tokens, now)
             budget = policies.prefill_budget(settings, num_decode_tokens=num_decode, max_tokens=self._max_tokens)
             self.prefills.select(selection, started, budget, now)
+            if not self._speculate:  # a draft left out would be lost
+                self._giving_way.choose(selection, self.prefills.shares, now)
         else:
             used = self.prefills.select(selection, started, settings.max_num_batched_tokens, now)
             if used:

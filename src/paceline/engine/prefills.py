@@ -36,7 +36,7 @@ class Prefills:
         self._num_groups = len(layout.groups)
         self._num_blocks = layout.num_blocks
         self._batch_left = 0  # static batching: places left in the batch being formed
-        self._shares: Shares | None = None  # of this step; None: nobody has to share
+        self.shares: Shares | None = None  # of this step; None: nobody has to share
         self._blocked: tuple[int, int | None] | None = None  # head that lacked blocks, and the lowest class then ...
         self._blocked_available = 0  # ... blocks available then
         self._blocked_until = 0  # ... step from which it is quoted again in any case
@@ -47,7 +47,7 @@ class Prefills:
         queue = self._queue
         self.hold_until = None
         left = budget
-        self._shares = self._shares_of(budget, now)
+        self.shares = self._shares_of(budget, now)
         if len(started) > 1:
             started.sort(key=lambda s: (s.priority, queue.debt(s), s.arrival, s.request_id))
         turn = iter(started)
@@ -88,8 +88,8 @@ class Prefills:
         if end > state.capacity and not self._room.grow(selection, state, end, now):
             return 0
         self._note_chunk(state, count, todo, now)
-        if self._shares is not None:
-            self._shares.spend(state, count)
+        if self.shares is not None:
+            self.shares.spend(state, count)
         selection.prefills.append((state, count))
         return count
 
@@ -105,7 +105,7 @@ class Prefills:
         return Shares(about, running, queue.debt_of, max_rows=settings.max_num_seqs, budget=budget)
 
     def _room_for(self, state: RequestState, left: int) -> int:
-        return left if self._shares is None else self._shares.room(state, left)
+        return left if self.shares is None else self.shares.room(state, left)
 
     def _note_chunk(self, state: RequestState, count: int, todo: int, now: float) -> None:
         if count < todo:
@@ -156,13 +156,13 @@ class Prefills:
         lowest = life.lowest_running_class
         may_preempt = lowest is not None and lowest > head.priority and settings.batching == "continuous"
         row_limit = settings.max_num_seqs
-        if self._shares is not None and not may_preempt:  # a lower class is not preempted to keep a row free
-            row_limit = self._shares.row_limit(head)
+        if self.shares is not None and not may_preempt:  # a lower class is not preempted to keep a row free
+            row_limit = self.shares.row_limit(head)
         no_row = len(life.running) >= row_limit
         full = len(life.running) >= settings.max_num_seqs
         for_share = None
-        if full and not may_preempt and self._shares is not None:
-            for_share = self._shares.victim_for(head, selection.admits)
+        if full and not may_preempt and self.shares is not None:
+            for_share = self.shares.victim_for(head, selection.admits)
         if no_row and not may_preempt and for_share is None:
             self._wait(head, Reason.NO_ROWS if full else Reason.TENANT_SHARE, now, running=len(life.running))
             return 0
@@ -347,8 +347,8 @@ class Prefills:
         selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
         selection.copies += kv.copies
         selection.admits.append(state)
-        if self._shares is not None:
-            self._shares.spend(state, count)
-            self._shares.note_row(state)
+        if self.shares is not None:
+            self.shares.spend(state, count)
+            self.shares.note_row(state)
         selection.prefills.append((state, count))
         return count

@@ -13,7 +13,7 @@ rows add to its own first steps (tests/laws/test_fairness.py).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from paceline.engine.request_state import RequestState
 
@@ -108,6 +108,17 @@ class Shares:
             self._least_served_spent += num_tokens
         elif self._must_share(state):
             self._portion -= num_tokens
+
+    def first_token_due(self, prefills: Sequence[tuple[RequestState, int]]) -> RequestState | None:
+        """The request of the least served tenant whose prompt, of these chunks, ends in this step."""
+        for state, count in prefills:
+            if (state.priority, state.tenant) == self._least_served and state.planned + count >= state.known:
+                return state
+        return None
+
+    def gives_way(self, state: RequestState, first: RequestState) -> bool:
+        """Whether its next token may be later for the first one of `first`."""
+        return state.priority >= first.priority and self._must_share(state)
 
     def note_row(self, state: RequestState) -> None:
         """It has a row."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.demo_ladder import MEAN_INPUT, ladder_spec, shared_options
+from paceline.cli.demo_ladder import BASE, MEAN_INPUT, ladder_spec, shared_options
 from paceline.cli.demo_load import demo_load
 from paceline.cli.demo_report import problems, render, summarise
 from paceline.config import full_table, load_config
@@ -80,6 +80,14 @@ def test_every_kind_of_call_comes_whatever_their_number(calls: int) -> None:
     jobs = demo_load(num_calls=calls)
     assert len(jobs) == calls
     assert {job.kind for job in jobs} == {"shared prefix", "short", "long", "two choices", "sampled", "cancelled"}
+
+
+def test_every_call_fits_the_served_length() -> None:
+    """The texts have 3.9 characters a token in the embedded model's vocabulary; the template adds a few tokens."""
+    for seed in range(20):
+        for job in demo_load(seed):
+            characters = sum(len(message["content"]) for message in job.messages)
+            assert characters / 3.6 + 40 + job.max_tokens < BASE["max_model_len"]
 
 
 def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(tmp_path: Path) -> None:
