@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from paceline.assemble.core import Core, build_core
 from paceline.assemble.engine import Engine, build_engine, spawn_engine
+from paceline.assemble.files import require_chat_template
 from paceline.assemble.inspect import bench_step, find_device, kernel_table
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "build_engine",
     "find_device",
     "kernel_table",
+    "require_chat_template",
     "spawn_engine",
 ]

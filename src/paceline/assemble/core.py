@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from paceline import hub
 from paceline.assemble.files import find_files
 from paceline.assemble.memory import DTYPE_BYTES, plan_engine_memory
+from paceline.assemble.weights import find_weight_method
 from paceline.config import EngineConfig, Environment, Knobs, check_features, read_environment, resolve_knobs
 from paceline.config.roofline import Roofline
 from paceline.contracts.kv import KVLayout, plan_kv_groups
@@ -137,21 +138,14 @@ def probe(config: EngineConfig, kind: str, dtype: str) -> DeviceSpec:
 
 def _load_weights(config: EngineConfig, files: hub.ModelFiles, spec: ModelSpec, kind: str, dtype: str) -> Worker:
     from paceline.runtime.device import DTYPES
-    from paceline.runtime.kernels.dispatch import choose
     from paceline.runtime.loader import open_weights
     from paceline.runtime.worker import Worker
 
     torch_dtype = DTYPES[dtype]
-    kept = files.kind == "gguf" and config.model.quantization == "auto"
-    if kept and choose("gguf_linear", kind, torch_dtype, config.numerics).name != "none":
-        from paceline.runtime.kernels.cpu.blocks import NativeBlocks
-        from paceline.runtime.quant.gguf import GgufBlocks
-
-        blocks = open_weights(files, spec, dtype=torch_dtype, keep_blocks=NativeBlocks.takes)
-        method = GgufBlocks()
-        return Worker.load(spec, blocks, device=kind, dtype=torch_dtype, numerics=config.numerics, weight_method=method)
-    weights = open_weights(files, spec, seed=config.model.seed, dtype=torch_dtype)
-    return Worker.load(spec, weights, device=kind, dtype=torch_dtype, numerics=config.numerics)
+    method = find_weight_method(config, files, device=kind, dtype=dtype)
+    takes = None if method is None else method.takes
+    weights = open_weights(files, spec, seed=config.model.seed, dtype=torch_dtype, keep_blocks=takes)
+    return Worker.load(spec, weights, device=kind, dtype=torch_dtype, numerics=config.numerics, weight_method=method)
 
 
 def _settings(config: EngineConfig, knobs: Knobs, memory: MemoryPlan) -> SchedulerSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline import hub
-from paceline.config import EngineConfig, Environment
+from paceline.config import EngineConfig, Environment, read_environment
 from paceline.errors import ModelError
 from paceline.text import ChatTemplate, TextTokenizer
 
@@ -32,3 +32,10 @@ def load_template(config: EngineConfig, files: hub.ModelFiles, tokenizer: TextTo
     given = config.model.chat_template
     override = None if given is None else Path(given)
     return ChatTemplate.load(files, override=override, special_tokens=tokenizer.special_tokens)
+
+
+def require_chat_template(config: EngineConfig) -> None:
+    """Raise ConfigError when the model has no chat template and none is given. Reads no weights."""
+    files = find_files(config, read_environment())
+    given = config.model.chat_template
+    ChatTemplate.load(files, override=None if given is None else Path(given), special_tokens={}).require()

@@ -55,10 +55,11 @@ def chat(
         with closing(RemoteChat(url, api_key, config.model.model)) as remote:
             talk(remote, history, params, message)
         return
+    from paceline.assemble import require_chat_template
     from paceline.cli.progress import loaded
 
+    require_chat_template(config)  # before a model is loaded for nothing
     with loaded(config) as llm:
-        llm.require_chat_template()
         talk(llm, history, params, message)
 
 
