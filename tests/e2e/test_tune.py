@@ -23,7 +23,7 @@ from paceline.lab.experiment.spec import load_experiment
 
 TUNE = [sys.executable, "-c", "import typer; from paceline.cli.tune import tune; typer.run(tune)"]
 MOCK = [sys.executable, "-m", "paceline.lab.mock", "--port", "{port}"]
-FAST_MS, SLOW_MS, LIMIT_MS = 20, 400, 200  # time per token; far apart, so that a busy machine changes nothing
+FAST_MS, SLOW_MS, LIMIT_MS = 20, 200, 100  # time per token; far apart, so that a busy machine changes nothing
 
 SPEC = """
 num_requests = {num_requests}
