@@ -2,9 +2,10 @@
 
 Shapes are SmolLM2-135M's: 30 layers and the output head. Rounds are interleaved; the fastest of each is compared,
 because whatever disturbs a round only makes it slower. The limit is reading the weights' bytes, in the same run.
-"blocks" are the types of the packaged GGUF file, multiplied as they are stored.
+"blocks" are the types of the packaged GGUF file (or others: --types), multiplied as they are stored;
+"int8" are the same with activations rounded to 8 bits (activation_dtype=int8), the rounding included.
 
-Usage: python benchmarks/kernels/linear.py [--rows 1,8,64,512] [--rounds 8] [--threads 2]
+Usage: python benchmarks/kernels/linear.py [--rows 1,8,64,512] [--rounds 8] [--threads 2] [--only int8,blocks]
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import torch
 
 from paceline.hub.ggml_types import GGML_TYPES
 from paceline.runtime.kernels.cpu import native
-from paceline.runtime.kernels.cpu.blocks import NativeBlocks
+from paceline.runtime.kernels.cpu.blocks import NativeBlocks, NativeInt8Blocks
 from paceline.runtime.kernels.cpu.linear import NativeLinear
 from paceline.runtime.kernels.torch_cpu.linear import PackedLinear, PlainLinear
 
 LAYER = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
 NUM_LAYERS, HEAD = 30, (49152, 576)
-LAYER_TYPE, HEAD_TYPE = "Q4_1", "Q8_0"  # as the packaged file has them
+TYPES = "Q4_1,Q8_0"  # of layers and head, as the packaged file has them
 
 
 def best_ms(run: Callable[[], object], rounds: int) -> float:
@@ -37,21 +38,29 @@ def best_ms(run: Callable[[], object], rounds: int) -> float:
     return fastest
 
 
-def in_blocks(shape: tuple[int, int], kind: str) -> Any:
+def in_blocks(shape: tuple[int, int], kind: str, kernel: type[NativeBlocks]) -> Any:
     """Packed blocks of random codes: their values do not matter here, their bytes do."""
     number, block = next((n, t) for n, t in GGML_TYPES.items() if t.name == kind)
     count = shape[0] * shape[1] // block.block_size
     raw = np.random.default_rng(0).integers(0, 256, (count, block.block_bytes), dtype=np.uint8)
     raw[:, :4] = np.array([0.01, 0.0], dtype=np.float16).view(np.uint8)  # finite scales
-    return NativeBlocks.pack(raw.reshape(-1), number, *shape)
+    return kernel.pack(raw.reshape(-1), number, *shape)
+
+
+def step_in_blocks(kernel: type[NativeBlocks], types: str) -> tuple[Any, list[Any]]:
+    layer_type, head_type = types.split(",")
+    layers = [in_blocks(shape, layer_type, kernel) for shape in LAYER * NUM_LAYERS]
+    return kernel, [*layers, in_blocks(HEAD, head_type, kernel)]
 
 
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="1,2,4,8,16,32,64,256,512")
+    parser.add_argument("--rows", default="1,4,8,16,64,256,512")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--only", default="int8,blocks,f32,bf16,onednn,blas", help="kernels to time")
+    parser.add_argument("--types", default=TYPES, help="GGUF types of layers and head: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if native.why_not():
@@ -59,22 +68,22 @@ def main() -> None:
 
     weights = [torch.randn(shape) for shape in [*LAYER * NUM_LAYERS, HEAD]]
     numbers = sum(w.numel() for w in weights)
-    halves = [w.bfloat16() for w in weights]
-    kernels: dict[str, tuple[Any, list[Any]]] = {
-        "native blocks": (
-            NativeBlocks,
-            [in_blocks(s, LAYER_TYPE) for s in LAYER * NUM_LAYERS] + [in_blocks(HEAD, HEAD_TYPE)],
-        ),
-        "native f32": (NativeLinear, [NativeLinear.pack(w) for w in weights]),
-        "native bf16": (NativeLinear, [NativeLinear.pack(w) for w in halves]),
-        "onednn f32": (PackedLinear, [PackedLinear.pack(w) for w in weights]),
-        "blas f32": (PlainLinear, weights),
+    known: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
+        "int8": lambda: step_in_blocks(NativeInt8Blocks, args.types),
+        "blocks": lambda: step_in_blocks(NativeBlocks, args.types),
+        "f32": lambda: (NativeLinear, [NativeLinear.pack(w) for w in weights]),
+        "bf16": lambda: (NativeLinear, [NativeLinear.pack(w.bfloat16()) for w in weights]),
+        "onednn": lambda: (PackedLinear, [PackedLinear.pack(w) for w in weights]),
+        "blas": lambda: (PlainLinear, weights),
     }
+    kernels = {name: known[name]() for name in args.only.split(",")}
+    first = next(iter(kernels))
     whole = torch.cat([w.flatten() for w in weights])
     read_ms = best_ms(whole.sum, args.rounds)
     rate = numbers * 4 / read_ms / 1e6
     print(f"{args.threads} threads; reading {numbers * 4 / 1e6:.0f} MB takes {read_ms:.1f} ms ({rate:.1f} GB/s)")
-    print(f"{'rows':>5s}  " + "  ".join(f"{name:>22s}" for name in kernels) + "  onednn / f32  onednn / blocks")
+    others = "".join(f"  {name + ' / ' + first:>14s}" for name in kernels if name != first)
+    print(f"{'rows':>5s}  " + "  ".join(f"{name:>20s}" for name in kernels) + others)
     for rows in map(int, args.rows.split(",")):
         inputs = {size: torch.randn(rows, size) for size in (576, 1536)}
 
@@ -86,9 +95,9 @@ def main() -> None:
         for _ in range(args.rounds if rows <= 64 else 3):
             for name, (kernel, packed) in kernels.items():
                 ms[name] = min(ms[name], best_ms(lambda k=kernel, p=packed: step(k, p), 1))  # type: ignore[misc]
-        cells = "  ".join(f"{v:8.1f} ms {2 * rows * numbers / v / 1e6:5.0f} GF/s" for v in ms.values())
-        ratios = [ms["onednn f32"] / ms[f"native {form}"] for form in ("f32", "blocks")]
-        print(f"{rows:5d}  {cells}  {ratios[0]:12.2f}  {ratios[1]:15.2f}", flush=True)
+        cells = "  ".join(f"{v:7.1f} ms {2 * rows * numbers / v / 1e6:5.0f} G/s" for v in ms.values())
+        ratios = "".join(f"  {v / ms[first]:14.2f}" for name, v in ms.items() if name != first)
+        print(f"{rows:5d}  {cells}{ratios}", flush=True)
 
 
 if __name__ == "__main__":

@@ -78,13 +78,22 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         option("Compute type. auto: bfloat16 where the device has instructions for it, else float32.", "baseline"),
     ] = "auto"
     quantization: Annotated[
-        Literal["auto", "none"],
+        Literal["auto", "none", "int8"],
         option(
-            "Weights of a quantised file. auto: kept as stored where a kernel multiplies them so (same results, less "
-            "memory to read), else floats. none: always floats.",
+            "Weights. auto: those of a quantised file are kept as stored where a kernel multiplies them so (same "
+            "results, less memory to read), else floats. none: always floats. int8: as auto, and those that are floats "
+            "are rounded to 8 bits in groups of 32 while loading; an error where no kernel multiplies them.",
             "quantisation",
         ),
     ] = "auto"
+    activation_dtype: Annotated[
+        Literal["float", "int8"],
+        option(
+            "What meets quantised weights. float: activations of the compute type. int8: activations rounded to 8 bits "
+            "in groups with a scale each, which is faster and changes numbers; an error where no kernel does it.",
+            "quantisation",
+        ),
+    ] = "float"
     seed: Annotated[int, option("Seed of dummy weights and of requests that bring none.", "baseline", ge=0)] = 0
     max_model_len: Annotated[
         int | None,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.cpu.kernels.int8_model import product, quantised
 from tests.cpu.kernels.test_native_blocks import NUMBERS, blocks
 
 from paceline.runtime.kernels.cpu import native
+from paceline.runtime.kernels.cpu.linear import NativeLinear
 from paceline.runtime.kernels.reference.blocks import ReferenceBlocks
 from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext
@@ -16,6 +18,7 @@ from paceline.runtime.layers.linear import LinearSpec, Part, StoredBlocks
 pytestmark = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
 if not native.why_not():
     from paceline.runtime.quant.gguf import BlockWeight, GgufBlocks
+    from paceline.runtime.quant.int8 import Int8Activations
 
 COLUMNS = 256
 Mix = list[tuple[str, str, int]]  # (name, type, rows)
@@ -27,11 +30,13 @@ MIXES: list[Mix] = [
 ]
 
 
-def made(mix: Mix, *, bias: bool = False) -> tuple[BlockWeight, torch.Tensor, torch.Tensor | None]:
+def made(
+    mix: Mix, *, bias: bool = False, method: GgufBlocks | None = None
+) -> tuple[BlockWeight, torch.Tensor, torch.Tensor | None]:
     """The weight, its floats, its bias."""
     parts = tuple(Part(name, rows) for name, _, rows in mix)
     spec = LinearSpec(COLUMNS, parts, bias, torch.float32, torch.device("cpu"))
-    weight = GgufBlocks().create(spec, BuildContext())
+    weight = (method or GgufBlocks()).create(spec, BuildContext())
     floats = {}
     for index, (name, kind, rows) in reversed(list(enumerate(mix))):  # the order of a file is not that of the parts
         if kind == "F32":
@@ -67,6 +72,25 @@ def test_any_mix_multiplies_as_its_floats_do(mix: Mix, bias: bool) -> None:
     begin = 0
     for name, _, rows in mix:
         assert torch.equal(weight.dequantize(name), whole[begin : begin + rows])
+        begin += rows
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=["same", "two", "odd", "floats"])
+def test_any_mix_meets_activations_of_8_bits(mix: Mix) -> None:
+    """Each part has the bits of the integer model of its own type; floats meet floats."""
+    weight, whole, offset = made(mix, bias=True, method=Int8Activations())
+    assert offset is not None
+    x = torch.randn(7, COLUMNS)
+    out, begin = weight.apply(x), 0
+    for index, (name, kind, rows) in enumerate(mix):
+        here = slice(begin, begin + rows)
+        if kind == "F32":
+            expected = NativeLinear.apply(x, NativeLinear.pack(whole[here]), offset[here])
+        else:
+            model = quantised(kind, blocks(kind, rows, COLUMNS, seed=index), rows, COLUMNS)
+            expected = torch.from_numpy(product(x.numpy(), model, offset[here].numpy()))
+        assert torch.equal(out[:, here], expected)
+        assert torch.equal(weight.dequantize(name), whole[here])
         begin += rows
 
 

@@ -46,8 +46,8 @@ _BY_GROUP = {
     "prefix_cache": "enable_prefix_caching no_enable_prefix_caching prefix_caching_hash_algo "
     "disable_radix_cache radix_eviction_policy "
     "cache_reuse cache_ram slot_prompt_similarity sps cache_prompt no_cache_prompt",
-    "quantisation": "quantization dtype kv_cache_dtype calculate_kv_scales torchao_config ctk cache_type_k ctv "
-    "cache_type_v",
+    "quantisation": "quantization activation_dtype dtype kv_cache_dtype calculate_kv_scales torchao_config "
+    "ctk cache_type_k ctv cache_type_v",
     "parallel": "tensor_parallel_size tp pipeline_parallel_size pp data_parallel_size dp enable_expert_parallel "
     "decode_context_parallel_size ep_size dp_size tp_size pp_size "
     "sm split_mode ts tensor_split mg main_gpu",

@@ -149,6 +149,22 @@ TABLE: tuple[Kernel, ...] = (
         numerics=BOTH,
     ),
     Kernel(
+        "gguf_int8_linear",
+        "native-avx2",
+        f"{NATIVE}.blocks:NativeInt8Blocks",
+        "activation_dtype=int8: codes of blocks times activations of 8 bits; bits independent of the batch",
+        devices=CPU,
+        dtypes=(torch.float32,),
+        lacks=_needs_any_native,
+    ),
+    Kernel(
+        "gguf_int8_linear",
+        "none",
+        f"{REFERENCE}.blocks:ReferenceBlocks",
+        "activation_dtype=int8 is refused",
+        numerics=BOTH,
+    ),
+    Kernel(
         "decoder",
         "native-avx2",
         f"{NATIVE}.decoder:NativeDecoder",

@@ -1,6 +1,8 @@
-"""Quantised weights: one file per format, each implementing `paceline.runtime.layers.linear.WeightMethod`.
+"""Quantised weights: one file per format, each a `paceline.runtime.layers.linear.WeightMethod` or what gives it blocks.
 
-    gguf    blocks of a GGUF file, kept quantised; where no kernel serves them they become floats at load instead
+    gguf     blocks of a GGUF file, kept quantised; where no kernel serves them they become floats at load instead
+    int8     the same blocks, multiplied with activations that are rounded to 8 bits
+    rounded  float weights made blocks of 8 bits while loading, for either
 
 May import layers' seam and kernels; never models or the engine.
 """

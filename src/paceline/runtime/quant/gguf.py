@@ -1,7 +1,8 @@
-"""GGUF blocks kept quantised: the WeightMethod for float32 activations on a CPU with native kernels.
+"""GGUF blocks kept quantised: a WeightMethod for float32 activations on a CPU with native kernels.
 
 A layer may fuse parts of different types (a K-quant mix does). Neighbours of one type become one product; the others
-stand beside each other and write to the same rows. Parts in a type that no kernel packs come as floats and are kept so.
+stand beside each other and write to the same rows. Parts in a type that no kernel packs come as floats and are kept so,
+unless the method rounds them.
 """
 
 from __future__ import annotations
@@ -18,25 +19,37 @@ from paceline.runtime.kernels.params import Segment
 from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext
 from paceline.runtime.layers.linear import LinearSpec, StoredBlocks
+from paceline.runtime.quant.rounded import GROUP, round_to_8_bits
 
 Packed: TypeAlias = BlockPanels | PanelWeight
 
 
 class GgufBlocks:
-    """The WeightMethod."""
+    """The WeightMethod: weights widen to the floats they stand for."""
 
     name = "gguf"
+    kernel: type[NativeBlocks] = NativeBlocks
+
+    def __init__(self, *, rounds: bool = False) -> None:
+        """`rounds`: parts that come as floats are rounded to blocks of 8 bits."""
+        self.rounds = rounds
 
     def create(self, spec: LinearSpec, context: BuildContext) -> BlockWeight:
-        return BlockWeight(spec)
+        return BlockWeight(spec, self.kernel, rounds=self.rounds)
+
+    def takes(self, ggml_type: int) -> bool:
+        """Whether matrices of this GGUF type (its number there) are wanted as blocks."""
+        return self.kernel.takes(ggml_type)
 
 
 class BlockWeight:
     """One [out_features, in_features] matrix in segments of outputs, each packed in a form of its own."""
 
-    def __init__(self, spec: LinearSpec) -> None:
+    def __init__(self, spec: LinearSpec, kernel: type[NativeBlocks] = NativeBlocks, *, rounds: bool = False) -> None:
         assert spec.dtype == torch.float32
         self.spec = spec
+        self.kernel = kernel  # packs blocks; how they are packed decides how they are multiplied
+        self.rounds = rounds and spec.in_features % GROUP == 0
         self.bias = torch.zeros(spec.out_features, dtype=torch.float32) if spec.bias else None
         self._parts: dict[str, Packed] = {}  # until all are there
         self.segments: list[Packed] = []
@@ -56,8 +69,10 @@ class BlockWeight:
 
     def load(self, part: str, tensor: torch.Tensor | StoredBlocks) -> None:
         """[num_rows, in_features], as blocks or of any float dtype."""
+        if self.rounds and isinstance(tensor, torch.Tensor):
+            tensor = round_to_8_bits(tensor)
         if isinstance(tensor, StoredBlocks):
-            self._parts[part] = NativeBlocks.pack(tensor.raw, tensor.ggml_type, *tensor.shape)
+            self._parts[part] = self.kernel.pack(tensor.raw, tensor.ggml_type, *tensor.shape)
         else:
             self._parts[part] = NativeLinear.pack(tensor.float())
         if len(self._parts) == len(self.spec.parts):

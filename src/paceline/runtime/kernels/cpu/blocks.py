@@ -1,8 +1,11 @@
-"""Matrix products with quantised weights: GGUF blocks repacked once at load, widened in registers or in the cache.
+"""Matrix products with quantised weights: GGUF blocks repacked once at load, for either of two products.
 
-Every weight becomes the float32 number its block stands for before it is multiplied, and each output is summed as
-`linear.NativeLinear` sums it. So the results have the bits of a product with the dequantised weights, at a seventh to a
-third of the memory to read. csrc/blocks.h has the layout.
+`NativeBlocks`: every weight becomes the float32 number its block stands for before it is multiplied, in registers or in
+the cache, and each output is summed as `linear.NativeLinear` sums it. So the results have the bits of a product with
+the dequantised weights, at a seventh to a third of the memory to read. csrc/blocks.h has the layout.
+
+`NativeInt8Blocks`: activations are rounded to 8 bits too and codes are multiplied with codes. csrc/int8.h says what is
+computed and in which order. A row's bits are its own in both.
 """
 
 from __future__ import annotations
@@ -44,18 +47,20 @@ class BlockPanels:
 
 
 class NativeBlocks:
-    """y = x Wᵀ + b in float32 with W in GGUF blocks."""
+    """y = x Wᵀ + b in float32 with W in GGUF blocks. How panels are written decides which product it is."""
 
-    @staticmethod
-    def takes(ggml_type: int) -> bool:
+    int8 = False  # whether activations are rounded to 8 bits
+
+    @classmethod
+    def takes(cls, ggml_type: int) -> bool:
         """Whether blocks of this GGUF type (its number there) can be packed."""
-        return int(library().paceline_cpu_packed_type(ggml_type)) >= 0
+        return int(library().paceline_cpu_packed_type(ggml_type, cls.int8)) >= 0
 
-    @staticmethod
-    def pack(raw: np.ndarray, ggml_type: int, out_features: int, in_features: int) -> BlockPanels:
+    @classmethod
+    def pack(cls, raw: np.ndarray, ggml_type: int, out_features: int, in_features: int) -> BlockPanels:
         """`raw` [bytes] uint8: the blocks as stored, row by row. A row is whole blocks."""
         native = library()
-        kind = int(native.paceline_cpu_packed_type(ggml_type))
+        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.int8))
         assert kind >= 0, "ask `takes` first"
         block_size, block_bytes = LAYOUTS[ggml_type]
         assert in_features > 0
@@ -65,7 +70,7 @@ class NativeBlocks:
         raw = np.ascontiguousarray(raw)
         size = int(native.paceline_cpu_panel_bytes(kind, in_features)) * -(-out_features // PANEL)
         data = torch.zeros(size, dtype=torch.uint8)
-        native.paceline_cpu_pack_blocks(raw.ctypes.data, data.data_ptr(), 0, out_features, in_features, ggml_type)
+        native.paceline_cpu_pack_blocks(raw.ctypes.data, data.data_ptr(), 0, out_features, in_features, ggml_type, kind)
         return BlockPanels(data, kind, out_features, in_features)
 
     @staticmethod
@@ -104,3 +109,11 @@ class NativeBlocks:
         assert out.shape == (x.shape[0], packed.out_features)
         assert out.stride(1) == 1
         multiply(x, packed.data, packed.kind, packed.out_features, bias, out)
+
+
+class NativeInt8Blocks(NativeBlocks):
+    """y = x Wᵀ + b with W in GGUF blocks and x rounded to 8 bits in groups of 32 (Q6_K: 16) with a scale each.
+
+    Weights lose nothing; `gather` and `unpack` give exactly what their blocks stand for."""
+
+    int8 = True

@@ -26,6 +26,7 @@ UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use 
     "decoder.cpp": (),
     "layers.cpp": (),
     "linear_avx2.cpp": AVX2,
+    "int8_avx2.cpp": AVX2,
     "attention_avx2.cpp": AVX2,
     "elementwise_avx2.cpp": AVX2,
 }

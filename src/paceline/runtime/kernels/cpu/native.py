@@ -25,9 +25,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_attention": (None, (_POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER)),
     "paceline_cpu_scratch_size": (_LONG, (_POINTER, _LONG)),
     "paceline_cpu_run_blocks": (None, (_POINTER, _POINTER)),
-    "paceline_cpu_packed_type": (_INT, (_INT,)),
+    "paceline_cpu_packed_type": (_INT, (_INT, _INT)),
     "paceline_cpu_panel_bytes": (_LONG, (_INT, _LONG)),
-    "paceline_cpu_pack_blocks": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
+    "paceline_cpu_pack_blocks": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _INT)),
 }
 
 

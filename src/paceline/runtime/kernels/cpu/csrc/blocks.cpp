@@ -29,6 +29,18 @@ float half_to_float(std::uint16_t half) {
 
 std::uint16_t read_half(const std::uint8_t* at) { return static_cast<std::uint16_t>(at[0] | (at[1] << 8)); }
 
+// Where a code stands behind the head of its group.
+struct CodePlace {
+  std::int64_t byte;
+  int shift;
+};
+
+CodePlace place_of(const BlockFormat& f, std::int64_t lane, int j) {
+  const std::int64_t step = j / f.together * static_cast<std::int64_t>(step_bytes(f)), within = j % f.together;
+  if (f.bits == 8) return {step + lane * f.together + within, 0};
+  return {step + lane % 8 * f.together + within, lane < 8 ? 0 : 4};
+}
+
 // Where the panels of a weight are, and how to write one group of one output.
 struct Writer {
   std::uint8_t* packed;
@@ -41,7 +53,7 @@ struct Writer {
                         group_bytes(format);
   }
 
-  // `scale` and `offset` point to scale_bytes each.
+  // `scale` and `offset` point to scale_bytes each. `codes` around zero come signed.
   void write(std::int64_t n, std::int64_t k, const void* scale, const void* offset, const std::int8_t* codes) const {
     const std::int64_t lane = n % kPanel;
     const std::size_t size = static_cast<std::size_t>(format.scale_bytes);
@@ -49,11 +61,10 @@ struct Writer {
     std::memcpy(at + size * static_cast<std::size_t>(lane), scale, size);
     if (format.offset == Offset::kStored) std::memcpy(at + size * static_cast<std::size_t>(kPanel + lane), offset, size);
     at += head_bytes(format);
-    for (int j = 0; j < format.group; ++j, at += step_bytes(format)) {
-      if (format.bits == 8)
-        at[lane] = static_cast<std::uint8_t>(codes[j]);
-      else
-        at[lane % 8] = static_cast<std::uint8_t>(at[lane % 8] | (lane < 8 ? codes[j] : codes[j] << 4));
+    for (int j = 0; j < format.group; ++j) {
+      const CodePlace place = place_of(format, lane, j);
+      const std::uint8_t code = static_cast<std::uint8_t>(codes[j] + format.centre);
+      at[place.byte] = static_cast<std::uint8_t>(at[place.byte] | code << place.shift);
     }
   }
 };
@@ -74,6 +85,8 @@ void pack_32(const Writer& to, const std::uint8_t* block, std::int64_t n, std::i
     std::memcpy(codes, at, 32);
   } else if (ggml == kQ4_0 || ggml == kQ4_1) {
     nibbles(at, 16, codes);
+    if (ggml == kQ4_0)
+      for (std::int8_t& code : codes) code = static_cast<std::int8_t>(code - 8);
   } else {
     const std::uint32_t high = at[0] | (at[1] << 8) | (at[2] << 16) | (static_cast<std::uint32_t>(at[3]) << 24);
     nibbles(at + 4, 16, codes);
@@ -130,19 +143,24 @@ void pack_k6(const Writer& to, const std::uint8_t* block, std::int64_t n, std::i
       }
   for (int group = 0; group < 16; ++group) {
     const float step = d * static_cast<float>(static_cast<std::int8_t>(block[192 + group]));
-    to.write(n, k + 16 * group, &step, nullptr, codes + 16 * group);
+    to.write(n, k + 16 * group, &step, &step, codes + 16 * group);  // there is no offset: it is not read
   }
 }
 
 struct Source {
   std::int32_t ggml;
-  WeightType type;
+  WeightType type, int8_type;
   int weights, bytes;  // of a block
 };
 constexpr Source kSources[] = {
-    {kQ4_0, kHalf4Centred, 32, 18}, {kQ4_1, kHalf4Offset, 32, 20},    {kQ5_0, kHalf8, 32, 22},
-    {kQ5_1, kHalf8Offset, 32, 24},  {kQ8_0, kHalf8, 32, 34},          {kQ4_K, kFloat4Offset, 256, 144},
-    {kQ5_K, kFloat8Offset, 256, 176}, {kQ6_K, kFloat8By16, 256, 210},
+    {kQ4_0, kHalf4Centred, kInt4Centred, 32, 18},
+    {kQ4_1, kHalf4Offset, kInt4Offset, 32, 20},
+    {kQ5_0, kHalf8, kInt5Centred, 32, 22},
+    {kQ5_1, kHalf8Offset, kInt5Offset, 32, 24},
+    {kQ8_0, kHalf8, kInt8Signed, 32, 34},
+    {kQ4_K, kFloat4Offset, kInt4FloatOffset, 256, 144},
+    {kQ5_K, kFloat8Offset, kInt5FloatOffset, 256, 176},
+    {kQ6_K, kFloat8By16, kInt6By16, 256, 210},
 };
 
 const Source* source_of(std::int32_t ggml) {
@@ -159,15 +177,15 @@ std::size_t panel_bytes(WeightType type, std::int64_t num_inputs) {
   return static_cast<std::size_t>(num_inputs / format.group) * group_bytes(format);
 }
 
-std::int32_t packed_type(std::int32_t ggml) {
+std::int32_t packed_type(std::int32_t ggml, bool int8) {
   const Source* source = source_of(ggml);
-  return source == nullptr ? -1 : source->type;
+  return source == nullptr ? -1 : int8 ? source->int8_type : source->type;
 }
 
 void pack_blocks(const std::uint8_t* blocks, std::uint8_t* packed, std::int64_t first, std::int64_t num_rows,
-                 std::int64_t num_inputs, std::int32_t ggml) {
+                 std::int64_t num_inputs, std::int32_t ggml, WeightType type) {
   const Source& source = *source_of(ggml);
-  const Writer to{packed, block_format(source.type), num_inputs};
+  const Writer to{packed, block_format(type), num_inputs};
   for (std::int64_t n = first; n < first + num_rows; ++n)
     for (std::int64_t k = 0; k < num_inputs; k += source.weights, blocks += source.bytes) {
       if (ggml == kQ6_K)
@@ -190,16 +208,19 @@ void unpack_blocks(const std::uint8_t* packed, float* row, std::int64_t n, std::
     return value;
   };
   for (std::int64_t k = 0; k < num_inputs; k += f.group) {
-    const float scale = number(lane);
-    const float offset = f.offset == Offset::kStored    ? number(kPanel + lane)
-                         : f.offset == Offset::kCentred ? -8.0f * scale
-                                                        : 0.0f;
+    const float scale = number(lane), offset = f.offset == Offset::kStored ? number(kPanel + lane) : 0.0f;
     at += head_bytes(f);
-    for (int j = 0; j < f.group; ++j, at += step_bytes(f)) {
-      const int code = f.bits == 8 ? static_cast<std::int8_t>(at[lane]) : lane < 8 ? at[lane] & 15 : at[lane - 8] >> 4;
-      const float product = scale * static_cast<float>(code);  // rounded: this file is compiled without contraction
-      row[k + j] = f.offset == Offset::kNone ? product : product + offset;
+    for (int j = 0; j < f.group; ++j) {
+      const CodePlace place = place_of(f, lane, j);
+      const int byte = at[place.byte];
+      const int code = f.bits == 4                  ? (byte >> place.shift) & 15
+                       : f.offset == Offset::kNone ? static_cast<std::int8_t>(byte)
+                                                   : byte;
+      // rounded before an offset is added: this file is compiled without contraction
+      const float product = scale * static_cast<float>(code - f.centre);
+      row[k + j] = f.offset == Offset::kStored ? product + offset : product;
     }
+    at += group_bytes(f) - head_bytes(f);
   }
 }
 

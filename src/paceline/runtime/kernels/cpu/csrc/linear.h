@@ -6,11 +6,11 @@
 //   float32:   panel[k][n], n = 0..15
 //   bfloat16:  panel[k][2 i + h] = weight of output i + 8 h, i = 0..7, h = 0..1: one 32-byte load, a shift and a mask give
 //              two vectors of eight floats
-//   blocks:    quantised weights, see blocks.h
+//   blocks:    quantised weights, see blocks.h; those that meet activations of 8 bits, see int8.h
 //
 // Every output is one chain of fused multiply-adds over k = 0..K-1, in that order, in one accumulator. So its bits depend
 // neither on the number of rows nor on how work is divided between threads, and a quantised weight gives the bits of the
-// float32 weight it stands for.
+// float32 weight it stands for. (int8.h has an order of its own, with the same independence.)
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,16 @@ enum WeightType : std::int32_t {
   kFloat4Offset = 6,  // w = d q + m            d, m float; q 4 bits   Q4_K
   kFloat8Offset = 7,  // w = d q + m            d, m float; q a byte   Q5_K
   kFloat8By16 = 8,    // w = d q, groups of 16  d float; q signed byte Q6_K
-  kNumWeightTypes = 9,
+  // For activations of 8 bits. The same numbers, four k of an output beside each other.
+  kFirstInt8 = 9,
+  kInt4Centred = 9,       // w = d (q - 8)                d half        Q4_0
+  kInt4Offset = 10,       // w = d q + m                  d, m half     Q4_1
+  kInt5Centred = 11,      // w = d (q - 16)               d half        Q5_0
+  kInt5Offset = 12,       // w = d q + m                  d, m half     Q5_1
+  kInt8Signed = 13,       // w = d q                      d half        Q8_0
+  kInt4FloatOffset = 14,  // w = d q + m                  d, m float    Q4_K
+  kInt5FloatOffset = 15,  // w = d q + m                  d, m float    Q5_K
+  kInt6By16 = 16,         // w = d (q - 32), groups of 16 d float       Q6_K
 };
 
 struct LinearTask {

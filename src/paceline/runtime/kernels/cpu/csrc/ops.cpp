@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
+#include "int8.h"
 #include "parallel.h"
 
 namespace paceline {
@@ -19,16 +21,35 @@ void share_rows(std::int64_t num_rows, std::int64_t size, int num_threads, const
   share(num_rows, std::max<std::int64_t>(1, kPortionNumbers / size), threads, work);
 }
 
-}  // namespace
-
-void linear(const LinearTask& task, int num_threads) {
+// Panels of a product.
+template <typename Work>
+void share_panels(const LinearTask& task, int num_threads, const Work& work) {
   const std::int64_t num_panels = (task.num_outputs + kPanel - 1) / kPanel;
   const int threads = task.num_rows * task.num_inputs * task.num_outputs < kProductsAlone ? 1 : num_threads;
   // Four portions per thread even out a core that is slowed down; a multiple of four panels suits the few-rows tiles.
   std::int64_t grain = std::max<std::int64_t>(1, (num_panels + 4 * threads - 1) / (4 * threads));
   if (grain > 4) grain = (grain + 3) / 4 * 4;
-  share(num_panels, grain, threads,
-        [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
+  share(num_panels, grain, threads, work);
+}
+
+// Rows are quantised once for all panels, into memory of the calling thread that is kept for the next product.
+void linear_int8(const LinearTask& task, int num_threads) {
+  thread_local std::vector<char> kept;
+  const std::size_t size = int8_row_bytes(task.type, task.num_inputs) * static_cast<std::size_t>(task.num_rows);
+  if (kept.size() < size) kept.resize(size);
+  char* rows = kept.data();
+  share_rows(task.num_rows, task.num_inputs, num_threads,
+             [&](std::int64_t first, std::int64_t last) { quantise_rows_avx2(task, rows, first, last); });
+  share_panels(task, num_threads,
+               [&](std::int64_t first, std::int64_t last) { int8_panels_avx2(task, rows, first, last); });
+}
+
+}  // namespace
+
+void linear(const LinearTask& task, int num_threads) {
+  if (task.type >= kFirstInt8) return linear_int8(task, num_threads);
+  share_panels(task, num_threads,
+               [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
 }
 
 void rms_norm(const NormTask& task, std::int64_t num_tokens, int num_threads) {

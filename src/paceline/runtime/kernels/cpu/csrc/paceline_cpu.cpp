@@ -47,18 +47,18 @@ void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std
               num_inputs, type);
 }
 
-// The type that GGUF blocks of this kind are packed as; -1: they cannot be.
-std::int32_t paceline_cpu_packed_type(std::int32_t ggml) { return packed_type(ggml); }
+// The type that GGUF blocks of this kind are packed as, for float activations or for those of 8 bits; -1: they cannot be.
+std::int32_t paceline_cpu_packed_type(std::int32_t ggml, std::int32_t int8) { return packed_type(ggml, int8 != 0); }
 
 std::int64_t paceline_cpu_panel_bytes(std::int32_t type, std::int64_t num_inputs) {
   return static_cast<std::int64_t>(panel_bytes(static_cast<WeightType>(type), num_inputs));
 }
 
-// Rows [first, first + num_rows) of a weight from their GGUF blocks. `packed` starts zeroed.
+// Rows [first, first + num_rows) of a weight from their GGUF blocks, as `type`. `packed` starts zeroed.
 void paceline_cpu_pack_blocks(const void* blocks, void* packed, std::int64_t first, std::int64_t num_rows,
-                              std::int64_t num_inputs, std::int32_t ggml) {
+                              std::int64_t num_inputs, std::int32_t ggml, std::int32_t type) {
   pack_blocks(static_cast<const std::uint8_t*>(blocks), static_cast<std::uint8_t*>(packed), first, num_rows, num_inputs,
-              ggml);
+              ggml, static_cast<WeightType>(type));
 }
 
 // rows[i] = row ids[i] of the weight, quantised ones as float32. Stops at the first id that is none; returns how many were copied.

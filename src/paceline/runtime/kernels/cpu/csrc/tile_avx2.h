@@ -12,6 +12,18 @@ struct Pair {
   __m256 low, high;  // outputs 0..7 and 8..15 of a panel
 };
 
+// Sixteen scales or offsets of a group, halves or floats.
+template <int bytes>
+[[gnu::always_inline]] inline Pair numbers(const char* at) {
+  if constexpr (bytes == 2) {
+    const __m128i* halves = reinterpret_cast<const __m128i*>(at);
+    return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+  } else {
+    const float* floats = reinterpret_cast<const float*>(at);
+    return {_mm256_loadu_ps(floats), _mm256_loadu_ps(floats + 8)};
+  }
+}
+
 // A weight type says how many k share a head (kGroup), the bytes of that head and of one k, and gives the weights of one k.
 template <WeightType type>
 struct Weights {  // quantised
@@ -23,23 +35,13 @@ struct Weights {  // quantised
     Pair scale, offset;
   };
 
-  static Pair numbers(const char* at) {
-    if constexpr (kFormat.scale_bytes == 2) {
-      const __m128i* halves = reinterpret_cast<const __m128i*>(at);
-      return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
-    } else {
-      const float* floats = reinterpret_cast<const float*>(at);
-      return {_mm256_loadu_ps(floats), _mm256_loadu_ps(floats + 8)};
-    }
-  }
-
   [[gnu::always_inline]] static inline Head head(const char* at) {
-    Head found{numbers(at), {}};
+    Head found{numbers<kFormat.scale_bytes>(at), {}};
     if constexpr (kFormat.offset == Offset::kStored) {
-      found.offset = numbers(at + kPanel * kFormat.scale_bytes);
+      found.offset = numbers<kFormat.scale_bytes>(at + kPanel * kFormat.scale_bytes);
     } else if constexpr (kFormat.offset == Offset::kCentred) {
-      const __m256 eight = _mm256_set1_ps(-8.0f);
-      found.offset = {_mm256_mul_ps(eight, found.scale.low), _mm256_mul_ps(eight, found.scale.high)};
+      const __m256 centre = _mm256_set1_ps(-static_cast<float>(kFormat.centre));
+      found.offset = {_mm256_mul_ps(centre, found.scale.low), _mm256_mul_ps(centre, found.scale.high)};
     }
     return found;
   }

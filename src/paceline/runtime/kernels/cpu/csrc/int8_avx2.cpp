@@ -1,0 +1,117 @@
+// The integer product on AVX2. Compiled with AVX2, FMA and F16C on; call it only where the processor has them.
+#include <algorithm>
+
+#include "int8_tile_avx2.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kBlockBytes = 192 << 10;  // of quantised rows: well within a second-level cache of 512 KiB
+
+// |x| as bit patterns: those order as the numbers do, with NaN above all.
+__m256i magnitudes(__m256 x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
+
+float largest(__m256i bits) {
+  __m128i found = _mm_max_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+  found = _mm_max_epi32(found, _mm_shuffle_epi32(found, 0x4e));
+  found = _mm_max_epi32(found, _mm_shuffle_epi32(found, 0xb1));
+  return _mm_cvtss_f32(_mm_castsi128_ps(found));
+}
+
+// Sixteen numbers as codes in their order, and the sum of those added to `sum`.
+__m128i sixteen_codes(const float* x, __m256 factor, __m256i& sum) {
+  const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor));
+  const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), factor));
+  sum = _mm256_add_epi32(sum, _mm256_add_epi32(low, high));
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+  return _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+
+template <int group>
+void quantise_group(const float* x, char* record, Offset offset, int centre) {
+  __m256i most = magnitudes(_mm256_loadu_ps(x));
+  for (int i = 8; i < group; i += 8) most = _mm256_max_epi32(most, magnitudes(_mm256_loadu_ps(x + i)));
+  float magnitude = largest(most);
+  const bool zero = magnitude < kLeastMagnitude;  // not so for NaN
+  if (zero) magnitude = 0.0f;
+  const __m256 factor = _mm256_set1_ps(zero ? 0.0f : 127.0f / magnitude);
+  __m256i sum = _mm256_setzero_si256();
+  for (int i = 0; i < group; i += 16)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(record + i), sixteen_codes(x + i, factor, sum));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  const int all = _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+  const float d = magnitude / 127.0f, offset_factor = d * static_cast<float>(all);
+  // unsigned: where numbers are not finite the sum may be anything
+  const std::uint32_t centred = static_cast<std::uint32_t>(all) * static_cast<std::uint32_t>(-centre);
+  std::memcpy(record + group, &d, 4);
+  if (offset == Offset::kStored)
+    std::memcpy(record + group + 4, &offset_factor, 4);
+  else
+    std::memcpy(record + group + 4, &centred, 4);
+}
+
+template <WeightType type, int height>
+void tile_of(std::int64_t rows, const LinearTask& task, const char* x, std::int64_t row, std::int64_t panel,
+             const char* weight, const char* ahead) {
+  if constexpr (height > 1)
+    if (rows < height) return tile_of<type, height - 1>(rows, task, x, row, panel, weight, ahead);
+  int8_tile<type, height>(task, x, row, panel, weight, ahead);
+}
+
+// A panel stays in the cache while rows pass it, in tiles of nearly equal height, and the last tile fetches the next
+// panel: with few rows that is what reads memory at its rate. Rows stay in the second-level cache while panels pass them.
+template <WeightType type>
+void panels_of(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t kRows = Codes<type>::kRows;
+  const std::size_t panel_size = panel_bytes(type, task.num_inputs), stride = int8_row_bytes(type, task.num_inputs);
+  const std::int64_t most = std::max<std::int64_t>(8 * kRows, static_cast<std::int64_t>(kBlockBytes / stride));
+  const std::int64_t num_blocks = (task.num_rows + most - 1) / most;
+  for (std::int64_t block = 0; block < num_blocks; ++block) {
+    const std::int64_t begin = task.num_rows * block / num_blocks, end = task.num_rows * (block + 1) / num_blocks;
+    const std::int64_t num_tiles = (end - begin + kRows - 1) / kRows;
+    for (std::int64_t panel = first; panel < last; ++panel) {
+      const char* weight = static_cast<const char*>(task.weight) + panel_size * static_cast<std::size_t>(panel);
+      const char* next = panel + 1 < last ? weight + panel_size : nullptr;
+      for (std::int64_t t = 0; t < num_tiles; ++t) {
+        const std::int64_t row = begin + (end - begin) * t / num_tiles;
+        const std::int64_t height = begin + (end - begin) * (t + 1) / num_tiles - row;
+        tile_of<type, kRows>(height, task, rows + stride * static_cast<std::size_t>(row), row, panel, weight,
+                             t + 1 == num_tiles ? next : nullptr);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void quantise_rows_avx2(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last) {
+  const BlockFormat f = block_format(task.type);
+  const std::size_t stride = int8_row_bytes(task.type, task.num_inputs);
+  for (std::int64_t row = first; row < last; ++row) {
+    const float* x = task.x + row * task.x_stride;
+    char* record = rows + stride * static_cast<std::size_t>(row);
+    for (std::int64_t k = 0; k < task.num_inputs; k += f.group) {
+      if (f.group == 32)
+        quantise_group<32>(x + k, record, f.offset, f.centre);
+      else
+        quantise_group<16>(x + k, record, f.offset, f.centre);
+      record += static_cast<std::size_t>(f.group) + kRecordTail;
+    }
+  }
+}
+
+void int8_panels_avx2(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
+  switch (task.type) {
+    case kInt4Centred: return panels_of<kInt4Centred>(task, rows, first, last);
+    case kInt4Offset: return panels_of<kInt4Offset>(task, rows, first, last);
+    case kInt5Centred: return panels_of<kInt5Centred>(task, rows, first, last);
+    case kInt5Offset: return panels_of<kInt5Offset>(task, rows, first, last);
+    case kInt8Signed: return panels_of<kInt8Signed>(task, rows, first, last);
+    case kInt4FloatOffset: return panels_of<kInt4FloatOffset>(task, rows, first, last);
+    case kInt5FloatOffset: return panels_of<kInt5FloatOffset>(task, rows, first, last);
+    default: return panels_of<kInt6By16>(task, rows, first, last);
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,108 @@
+"""`activation_dtype=int8` and `quantization=int8` through the engine: what they change, where they are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cpu.quant.test_gguf_model import PROMPTS, tokenizer, write_llama
+from tests.fakes.model_folder import write_model
+
+from paceline import LLM, SamplingParams
+from paceline.assemble.core import build_core
+from paceline.assemble.weights import find_weight_method
+from paceline.config import EngineConfig
+from paceline.config.tree import CacheConfig, ModelConfig
+from paceline.errors import UnsupportedError
+from paceline.hub.files import inspect
+from paceline.runtime.kernels.cpu import native
+
+__all__ = ["tokenizer"]  # a fixture
+needs_library = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
+SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "prefill_chunk_tokens": 32, "expected_context": 128}
+
+
+@needs_library
+@pytest.mark.skipif(not native.why_not() and native.has_avx512(), reason="oneDNN serves with AVX-512")
+def test_a_text_does_not_depend_on_the_texts_beside_it(tmp_path: Path, tokenizer: str) -> None:
+    path = tmp_path / "m.gguf"
+    write_llama(path, "Q4_1", tied=True)
+    options = {"dtype": "float32", "activation_dtype": "int8", "tokenizer": tokenizer, "enable_prefix_caching": False}
+    with LLM(str(path), **options, **SIZES) as llm:
+        params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=1)
+        together = [result.outputs[0] for result in llm.generate(PROMPTS, params)]
+        alone = [llm.generate([prompt], params)[0].outputs[0] for prompt in PROMPTS]
+    assert len({tuple(output.token_ids) for output in together}) == len(PROMPTS)
+    assert [output.token_ids for output in together] == [output.token_ids for output in alone]
+    assert [output.logprobs for output in together] == [output.logprobs for output in alone]
+
+
+def config(path: Path, tokenizer: str, **options: Any) -> EngineConfig:
+    numerics = options.pop("numerics", "fast")
+    model = ModelConfig(model=str(path), tokenizer=tokenizer, **({"dtype": "float32"} | options))
+    return EngineConfig(model=model, cache=CacheConfig(kv_cache_memory=8 << 20), numerics=numerics)
+
+
+@needs_library
+def test_float_files_are_rounded_when_asked_and_take_less(tmp_path: Path, tokenizer: str) -> None:
+    path = tmp_path / "m.gguf"
+    write_llama(path, "F16", tied=False)
+    taken = {}
+    for quantization, activation_dtype in [("auto", "float"), ("int8", "float"), ("int8", "int8")]:
+        asked = config(path, tokenizer, quantization=quantization, activation_dtype=activation_dtype)
+        if activation_dtype == "float" and native.has_avx512():
+            continue
+        core = build_core(asked)
+        taken[quantization, activation_dtype] = core.memory.ledger.weights.predicted_bytes
+        core.core.close()
+    assert all(size < 0.4 * taken["auto", "float"] for key, size in taken.items() if key[0] == "int8")
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("stored", "options", "words"),
+    [
+        ("Q8_0", {"numerics": "reference"}, "numerics reference"),
+        ("Q8_0", {"dtype": "bfloat16"}, "dtype bfloat16"),
+        ("Q8_0", {"quantization": "none"}, "quantization=none"),
+        ("F16", {}, "Q4_K, Q5_0"),
+    ],
+    ids=["reference", "bfloat16", "none", "floats"],
+)
+def test_where_it_cannot_be_had_it_is_refused(
+    tmp_path: Path,
+    tokenizer: str,
+    stored: str,
+    options: dict[str, Any],
+    words: str,
+) -> None:
+    path = tmp_path / "m.gguf"
+    write_llama(path, stored, tied=True)
+    with pytest.raises(UnsupportedError, match=words) as caught:
+        build_core(config(path, tokenizer, activation_dtype="int8", **options))
+    assert caught.value.fix
+
+
+@needs_library
+def test_a_folder_of_floats_needs_to_be_rounded(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "tiny")
+    files = inspect(folder, "tiny")
+    asked = config(folder, str(folder), activation_dtype="int8")
+    with pytest.raises(UnsupportedError, match="quantization=int8"):
+        find_weight_method(asked, files, device="cpu", dtype="float32")
+    asked = config(folder, str(folder), activation_dtype="int8", quantization="int8")
+    method = find_weight_method(asked, files, device="cpu", dtype="float32")
+    assert method is not None
+    assert (method.name, method.rounds) == ("gguf-int8", True)
+
+
+@pytest.mark.parametrize("option", [{"activation_dtype": "int8"}, {"quantization": "int8"}], ids=str)
+def test_without_the_library_the_reason_is_given(
+    tmp_path: Path, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path / "tiny")
+    monkeypatch.setattr(native, "why_not", lambda: "there is no C++ compiler")
+    asked = config(folder, str(folder), **option)
+    with pytest.raises(UnsupportedError, match=r"there is no C\+\+ compiler"):
+        find_weight_method(asked, inspect(folder, "tiny"), device="cpu", dtype="float32")
