@@ -37,9 +37,7 @@ class Reason(StrEnum):
     CACHE_HIT = "cache_hit"
     RESUMED = "resumed"
     CHUNKED = "chunked"  # the prompt is longer than what this step may take
-    FIRST_TOKEN_FIRST = (
-        "first_token_first"  # rows of tenants above their part skip the step of its first token
-    )
+    FIRST_TOKEN_FIRST = "first_token_first"  # rows of tenants above their part skip the step of its first token
     # preempt
     BLOCKS_FOR_DECODE = "blocks_for_decode"
     ROW_FOR_PRIORITY = "row_for_priority"

@@ -18,14 +18,14 @@ from paceline.lab.workload import Content, TargetSize, load_spec, make_plan
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 16
-ALONE = 4  # requests one after the other, the first of which only warms up
+ALONE = 10  # requests one after the other, the first of which only warms up; fewer, and one hiccup moves every target
 AT_ONCE = 8
 
 
 def measure_size(
     target: Target, *, seed: int = 0, timeout_s: float = 120.0, counts: Counts | None = None
 ) -> TargetSize:
-    """Unloaded TTFT and TPOT (medians), and how many answers decode in about the time of one. Some 30 requests of
+    """Unloaded TTFT and TPOT (medians), and how many answers decode in about the time of one. Some 40 requests of
     16 tokens. Raises LabError when none of them comes back."""
     counts = counts or Counts()
     most = target.info.max_model_len or 2048
