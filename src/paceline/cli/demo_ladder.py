@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
 WINDOW_S = 17.0  # measured part of a point
 DECODE_AT_ONCE = 4
-RATES = (0.55, 0.85)  # offered, as parts of what the machine could carry
+RATES = (0.36, 0.55)  # offered, as parts of what the machine could carry
 BASE: dict[str, Any] = {  # the unloaded times are this configuration's too
     "max_num_seqs": 8,
     "max_model_len": 1024,
@@ -30,14 +30,15 @@ BASE: dict[str, Any] = {  # the unloaded times are this configuration's too
     "prefill_chunk_tokens": 512,
     "enable_prefix_caching": False,
 }
-MEAN_INPUT, MEAN_OUTPUT = 96, 96  # tokens of the workload in specs/ladder.toml
+MEAN_INPUT, MEAN_OUTPUT = 128, 96  # tokens of the workload in specs/ladder.toml
+TARGET_TOKENS = 64  # the prompt whose unloaded TTFT the target is a multiple of
 
 
 def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
     """The spec for a machine of this size as TOML. `base`: options that every configuration shares."""
-    ttft_s = size.prefill_s(MEAN_INPUT)
+    ttft_s = size.prefill_s(TARGET_TOKENS)
     # what an engine carries that decodes a few answers at once
-    capacity = 1 / (ttft_s + size.decode_s(MEAN_OUTPUT) / DECODE_AT_ONCE)
+    capacity = 1 / (size.prefill_s(MEAN_INPUT) + size.decode_s(MEAN_OUTPUT) / DECODE_AT_ONCE)
     rates = [_short(share * capacity) for share in RATES]
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
@@ -51,7 +52,8 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
         tpot_s=_short(TPOT_X * size.tpot_s),
         wait_ms=_short(1000 * ttft_s),
         rates=rates,
-        first_rate=rates[0],
+        half_rate=_short(rates[0] / 2),
+        target_tokens=TARGET_TOKENS,
         duration_s=WINDOW_S,
     )
 

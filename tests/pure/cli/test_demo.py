@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.demo_ladder import BASE, MEAN_INPUT, ladder_spec, shared_options
+from paceline.cli.demo_ladder import BASE, MEAN_INPUT, TARGET_TOKENS, ladder_spec, shared_options
 from paceline.cli.demo_load import demo_load
 from paceline.cli.demo_report import problems, render, summarise
 from paceline.config import full_table, load_config
@@ -99,7 +99,7 @@ def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(
     assert isinstance(loaded.workload, dict)
     targets = loaded.workload["slo"]["default"]
     assert targets["tpot_s"] == pytest.approx(2 * size.tpot_s)
-    assert targets["ttft_s"] == pytest.approx(5 * size.prefill_s(MEAN_INPUT), rel=0.01)
+    assert targets["ttft_s"] == pytest.approx(5 * size.prefill_s(TARGET_TOKENS), rel=0.01)
     assert loaded.spec.options_of("prefix")["enable_prefix_caching"] is True
     assert loaded.spec.options_of("base")["batching"] == "static"
     assert loaded.spec.options_of("base")["model"] == "a model"
