@@ -85,7 +85,7 @@ FEATURES: tuple[Feature, ...] = (
             name=f"quantisation:{method}",
             instead="weights:gguf",
             available=False,
-            why_not=f"this weight format is {NOT_YET}; GGUF files are read, and dequantised while loading",
+            why_not=f"such checkpoints are {NOT_YET}; GGUF files are read, and floats rounded (quantization=int8)",
         )
         for method in ("int8", "int4", "awq", "gptq", "fp8", "w8a8")
     ),

@@ -103,6 +103,6 @@ def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(
     assert loaded.spec.options_of("prefix")["enable_prefix_caching"] is True
     assert loaded.spec.options_of("base")["batching"] == "static"
     assert loaded.spec.options_of("base")["model"] == "a model"
-    plan = make_plan(load_spec(loaded.workload), seed=1, salt="")
+    plan = make_plan(load_spec({**loaded.workload, "duration_s": 300.0}), seed=1, salt="")
     asked = [r.num_input_tokens for r in plan.requests]
     assert sum(asked) / len(asked) == pytest.approx(MEAN_INPUT, rel=0.25)
