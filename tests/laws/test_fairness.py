@@ -20,7 +20,7 @@ from paceline.server.tenancy.keys import hash_key
 from paceline.server.tenancy.tenants import Tenant, TenantBook
 
 SECONDS = 24.0
-COUNTED = (1.0, 20.0)  # arrivals
+COUNTED_FROM = 1.0  # arrivals; until 4 s before the end
 FAST = LinearStepCost(fixed_ms=10.0, per_token_ms=0.1, per_row_ms=0.04, per_context_token_ms=0.0004)  # an accelerator
 SLOW = LinearStepCost(fixed_ms=41.0, per_token_ms=0.9, per_row_ms=0.5, per_context_token_ms=0.0005)  # two CPU cores
 
@@ -42,13 +42,21 @@ class Found:
     ttft_s: list[float] = field(default_factory=list)
 
 
-def run(load: Load, *, clients: int = 100, policy: str = "fair", names: tuple[str, str] = ("flood", "quiet")) -> Found:
-    """The quiet tenant's TTFT beside `clients` of the flooding one."""
+def run(
+    load: Load,
+    *,
+    clients: int = 100,
+    policy: str = "fair",
+    names: tuple[str, str] = ("flood", "quiet"),
+    seconds: float = SECONDS,
+    jitter: float = 0.0,
+) -> Found:
+    """The quiet tenant's TTFT beside `clients` of the flooding one. Its gaps are 1 s, give or take half of `jitter`."""
     engine = simulated_engine(cost=load.cost, policy=policy, max_model_len=4096, **load.engine)
     tenants = [Tenant(name=names[0], classes=("default",), max_concurrency=load.max_concurrency)]
     book = TenantBook(tenants, keys=[(hash_key("f"), names[0])])
     flood = book.authenticate("Bearer f")
-    random = np.random.default_rng(0)
+    random, gaps = np.random.default_rng(0), np.random.default_rng(1)
     leases: dict[int, Any] = {}
     came: dict[int, float] = {}
     first: dict[int, float] = {}
@@ -61,7 +69,7 @@ def run(load: Load, *, clients: int = 100, policy: str = "fair", names: tuple[st
         engine.core.submit(make_request(next_id, prompt, num_output, tenant=tenant, arrival=arrival))
         return next_id
 
-    while (now := engine.clock.now()) < SECONDS:
+    while (now := engine.clock.now()) < seconds:
         while len(leases) < clients:
             try:
                 lease = book.admit(flood, load.flood_prompt, 64, now)
@@ -70,7 +78,7 @@ def run(load: Load, *, clients: int = 100, policy: str = "fair", names: tuple[st
             leases[submit(names[0], load.flood_prompt, 64, now)] = lease
         while next_quiet <= now:
             came[submit(names[1], load.quiet_prompt, 32, next_quiet)] = next_quiet
-            next_quiet += 1.0
+            next_quiet += 1.0 + jitter * (gaps.random() - 0.5)
         if not engine.core.has_work:
             engine.clock.advance_to(next_quiet)
             continue
@@ -83,7 +91,7 @@ def run(load: Load, *, clients: int = 100, policy: str = "fair", names: tuple[st
                 if output.finish is not None:
                     leases.pop(output.request_id).settle(None, engine.clock.now())
         longest = max(longest, engine.clock.now() - now)
-    ttft = [first.get(i, float("inf")) - at for i, at in came.items() if COUNTED[0] <= at < COUNTED[1]]
+    ttft = [first.get(i, float("inf")) - at for i, at in came.items() if COUNTED_FROM <= at < seconds - 4.0]
     return Found(percentile(ttft, 0.95) if ttft else 0.0, longest, tokens, ttft)
 
 

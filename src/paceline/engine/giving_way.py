@@ -14,7 +14,7 @@ from paceline.contracts.decision import Kind, Reason
 from paceline.contracts.ports import CostModel, StepShape
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.plan_columns import Selection
-from paceline.engine.request_state import RequestState
+from paceline.engine.request_state import NO_ROW, RequestState
 from paceline.engine.shares import Shares
 
 WORTH = 0.1  # of the step without them
@@ -34,12 +34,13 @@ class GivingWay:
         first = None if shares is None or before else shares.first_token_due(selection.prefills)
         if shares is None or first is None:
             return
-        kept = [state for state in selection.decodes if not shares.gives_way(state, first)]
-        left_out = len(selection.decodes) - len(kept)
+        decodes = [state for state in selection.decodes if state.row != NO_ROW]  # others are victims by now
+        kept = [state for state in decodes if not shares.gives_way(state, first)]
+        left_out = len(decodes) - len(kept)
         if not left_out:
             return
         without = self._ms(kept, selection)
-        saved = self._ms(selection.decodes, selection) - without
+        saved = self._ms(decodes, selection) - without
         if saved < WORTH * without:
             return
         self._last = True

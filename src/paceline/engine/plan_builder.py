@@ -55,11 +55,11 @@ class PlanBuilder:
         selection = Selection()
         started = self._select_decodes(selection, now)
         if settings.prefill_priority == "decode_first" or self._decode_cut:
-            self._decode_cut = False
+            was_cut, self._decode_cut = self._decode_cut, False
             num_decode = len(selection.decodes) + self._select_drafts(selection, settings.max_num_batched_tokens, now)
             budget = policies.prefill_budget(settings, num_decode_tokens=num_decode, max_tokens=self._max_tokens)
             self.prefills.select(selection, started, budget, now)
-            if not self._speculate:  # a draft left out would be lost
+            if not self._speculate and not was_cut:  # a draft left out would be lost; rows that were just left out run
                 self._giving_way.choose(selection, self.prefills.shares, now)
         else:
             used = self.prefills.select(selection, started, settings.max_num_batched_tokens, now)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
-from paceline.engine.request_state import RequestState
+from paceline.engine.request_state import NO_ROW, RequestState
 
 WINDOW_S = 10.0  # a tenant that sent nothing for so long is not about any more
 _MOST = 32  # tenants looked at in a step, those that sent something last; more would only make shares smaller
@@ -112,6 +112,8 @@ class Shares:
     def first_token_due(self, prefills: Sequence[tuple[RequestState, int]]) -> RequestState | None:
         """The request of the least served tenant whose prompt, of these chunks, ends in this step."""
         for state, count in prefills:
+            if state.output or state.row == NO_ROW:
+                continue  # it had its first token, or is a victim by now
             if (state.priority, state.tenant) == self._least_served and state.planned + count >= state.known:
                 return state
         return None
