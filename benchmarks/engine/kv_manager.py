@@ -97,7 +97,7 @@ def main() -> None:
         kv = make_manager((None,), prefix_caching=caching)
         before = tracemalloc.get_traced_memory()[0]
         kv.release(run_prompt(kv, make_request(0, 16_000, 3))[0])
-        kv.events()
+        kv.take_events()
         used = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
         print(f"{f'host bytes per used block, prefix caching {caching}':58} {used / 1000:9.0f} bytes")
