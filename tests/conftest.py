@@ -13,7 +13,12 @@ from hypothesis import HealthCheck, settings
 # Machines differ and are shared: a slow example is not a wrong one. Examples are the same in every run, so a red run
 # can be repeated; `scripts/test --long` draws new ones.
 settings.register_profile(
-    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "suite",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,  # the long run has a thousand
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 settings.register_profile("long", parent=settings.get_profile("suite"), derandomize=False, max_examples=1000)
 settings.load_profile("suite")

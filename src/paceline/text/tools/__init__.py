@@ -5,7 +5,7 @@
     for text in deltas: events += parser.feed(text)         -> Text, CallStarted, ArgumentsDelta, CallEnded
     events += parser.finish()
     collect(events)                                         -> text and calls, for an answer that is not streamed
-    call_grammar(format, tools, "required", parallel=True)  -> a GrammarSpec under which an answer is calls
+    call_grammar(format, tools, parallel=True)              -> a GrammarSpec under which an answer is calls
 
 Laws: events do not depend on how the text was cut; text outside of calls comes out exactly; what may still become a
 marker is held back, and nothing more; the arguments of a complete call are JSON. What looks like a call and is none is

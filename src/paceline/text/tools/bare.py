@@ -7,15 +7,17 @@
 
 Without a marker (a fence is none) a call counts only where the answer begins with it, or right behind another call. It
 must name a tool that was offered then, and have arguments: an answer may well be JSON with a member called name. Behind
-a marker it counts anywhere. Code behind `<|python_tag|>` (the built-in interpreter) is text, with the tag.
+a marker it counts anywhere, and so do those that follow, until what ends the marker's calls. Code behind
+`<|python_tag|>` (the built-in interpreter) is text, with the tag.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from paceline.text.tools.events import ToolSpec
 from paceline.text.tools.json_calls import JsonCallParser
 from paceline.text.tools.reader import SPACE, CallParser, Steps
 
@@ -31,6 +33,10 @@ class BareParser(CallParser):
 
     MARKERS: ClassVar[Mapping[str, str]]  # what may stand before calls -> what stands behind them then
     FIRST: ClassVar[str]  # characters that calls without a marker begin with
+
+    def __init__(self, tools: Sequence[ToolSpec] = ()) -> None:
+        super().__init__(tools)
+        self._marker = ""  # the one whose calls are read, as long as what ends them has not come
 
     def _read(self) -> Steps[None]:
         yield from self._more(SPACE)
@@ -49,21 +55,21 @@ class BareParser(CallParser):
                     marker = each
             first = yield from self._peek()
             if not marker and not (first and first in self.FIRST):
-                self._at = 0
+                self._back()
                 return
-            if not (yield from self._attempt(self._marked(marker) if marker else self._body(""))):
+            if not (yield from self._attempt(self._marked(marker or self._marker))):
                 return
             between = _BETWEEN
 
     def _marked(self, marker: str) -> Steps[None]:
-        """Behind a marker."""
+        """Behind a marker; "" where there was none."""
         yield from self._space()
         yield from self._body(marker)
-        if end := self.MARKERS[marker]:
-            yield from self._swallow(end)
+        end = self.MARKERS.get(marker, "")
+        self._marker = "" if end and (yield from self._swallow(end)) else marker
 
     def _body(self, marker: str) -> Steps[None]:
-        """Read calls; Malformed when there is none."""
+        """Read calls; Malformed when there is none. `marker`: the one they stand behind, or ""."""
         raise NotImplementedError
 
 

@@ -22,6 +22,7 @@ from paceline.text.grammar.spec import GrammarSpec
 from paceline.text.tools import hermes, mistral
 from paceline.text.tools.events import ToolSpec
 from paceline.text.tools.formats import get_format
+from paceline.text.tools.json_calls import MAX_NAME_CHARS
 from paceline.text.tools.schemas import Bounds, arguments_schema, keyword_schemas
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _WRITES_NAMES_BARE = ("pythonic", "mistral_args")
 def call_grammar(
     format: str,
     tools: Sequence[ToolSpec],
-    choice: str = "required",
+    choice: str | None = None,
     *,
     parallel: bool = True,
     special_ids: Mapping[str, int] | None = None,
@@ -44,24 +45,24 @@ def call_grammar(
     bounds: Bounds | None = None,
 ) -> GrammarSpec:
     """An answer that is one call, or with `parallel` up to MAX_PARALLEL_CALLS, of any of `tools`, or of the one that
-    `choice` names ("required": any).
+    `choice` names (None: any).
 
     `special_ids`: id by text of the vocabulary's special tokens; markers among them are written by that id, as text
     they could not be. `reasoning`: it may stand before the calls; `inside`: the prompt has opened it, so it ends first.
     `bounds`: for strings and lists that have none; without, they may go on to the end of the answer.
 
-    Raises ConfigError for an unknown format; RequestError for a choice that is no tool, and for a schema that is not of
-    an object. Whether a schema can be enforced shows when the grammar is compiled: what cannot is left out, but refused
-    for a tool that is `strict`.
+    Raises ConfigError for an unknown format; RequestError for a choice that is no tool, for a name that the format's
+    parser would not read, and for a schema that is not of an object. Whether a schema can be enforced shows when the
+    grammar is compiled: what cannot is left out, but refused for a tool that is `strict`.
     """
     name = get_format(format).name
-    chosen = [(index, tool) for index, tool in enumerate(tools) if choice in ("required", tool.name)]
+    chosen = [(index, tool) for index, tool in enumerate(tools) if choice in (None, tool.name)]
     if not chosen:
         known = ", ".join(tool.name for tool in tools)
         raise RequestError(
             "tool_choice names no tool of the request" if tools else "tool_choice needs tools",
             param="tool_choice",
-            seen=f"{choice!r:.80}",
+            seen="required" if choice is None else f"{choice!r:.80}",
             expected=f"one of {known}"[:400] if known else "tools",
         )
     rules = _Rules(special_ids or {})
@@ -133,6 +134,13 @@ _OBJECT = '{"name": '
 
 def _call(rules: _Rules, format: str, index: int, tool: ToolSpec, bounds: Bounds | None) -> str:
     """One call of a tool: an alternative of `call`, from its name to the end of its arguments."""
+    if not 0 < len(tool.name) <= MAX_NAME_CHARS:
+        raise RequestError(
+            "a tool of this name could not be called: a call with it is read as text",
+            param=f"tools[{index}].function.name",
+            seen=f"{len(tool.name)} characters",
+            expected=f"1 to {MAX_NAME_CHARS} characters",
+        )
     if format in _WRITES_NAMES_BARE and not _BARE_NAME.fullmatch(tool.name):
         raise RequestError(
             "this model writes names of tools without quotation marks, and this one cannot be written so",

@@ -17,13 +17,13 @@ described) is the text itself; any other is JSON, or a string where it is none.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from paceline.text.tools.exact_json import Digits, json_text, loads
 from paceline.text.tools.json_calls import JsonCallParser
-from paceline.text.tools.reader import Cut, Malformed, Steps, beginning_of, json_text
+from paceline.text.tools.reader import Cut, Malformed, Steps, beginning_of
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -37,6 +37,13 @@ _TYPES: dict[type, tuple[str, ...]] = {
     list: ("array",),
     dict: ("object",),
     type(None): ("null",),
+}
+_IMPLIED = {  # by keywords that say something about one type only
+    "properties": "object",
+    "patternProperties": "object",
+    "additionalProperties": "object",
+    "items": "array",
+    "prefixItems": "array",
 }
 _WORDS = {"True": "true", "False": "false", "None": "null"}  # as Python writes them
 
@@ -132,7 +139,10 @@ def _types_of(schema: Any, depth: int = 0) -> Iterator[str]:
     values = [schema["const"]] if "const" in schema else _listed(schema.get("enum"))
     for value in values if kind is None else ():
         yield from _TYPES.get(type(value), ("string",))
-    for word in ("anyOf", "oneOf"):
+    for word, implied in _IMPLIED.items() if kind is None else ():
+        if word in schema:
+            yield implied
+    for word in ("anyOf", "oneOf", "allOf"):
         for each in _listed(schema.get(word)):
             yield from _types_of(each, depth + 1)
     if "$ref" in schema:
@@ -147,24 +157,12 @@ def _typed(text: str, types: set[str]) -> str:
     """JSON text of a parameter that may be more than a string."""
     stripped = _WORDS.get(text.strip(), text.strip())
     try:
-        value = json.loads(stripped, parse_constant=_no_constant, parse_int=_number, parse_float=_number)
-    except (ValueError, RecursionError):
+        value = loads(stripped)
+    except ValueError:
         return f'"{json_text(text)}"'
     kind: type = type(value)
-    if isinstance(value, _Number):
-        kind = int if stripped.lstrip("-").isdigit() else float
+    if isinstance(value, Digits):
+        kind = int if value.is_whole else float
     if "string" in types and types.isdisjoint(_TYPES.get(kind, ())):
         return f'"{json_text(text)}"'
     return stripped
-
-
-class _Number(str):
-    """A number, not worked out: it may be longer than Python reads."""
-
-
-def _number(text: str) -> _Number:
-    return _Number(text)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

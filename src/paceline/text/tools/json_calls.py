@@ -12,12 +12,12 @@ import json
 import re
 from typing import ClassVar
 
+from paceline.text.tools.exact_json import NUMBER
 from paceline.text.tools.reader import MAX_DEPTH, CallParser, Cut, Malformed, Out, Steps
 
 MAX_NAME_CHARS = 256
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _WORD = re.compile(r"[-+.0-9A-Za-z]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _HEX = frozenset("0123456789abcdefABCDEF")
 _CLOSING = {"{": "}", "[": "]"}
 
@@ -44,11 +44,12 @@ class JsonCallParser(CallParser):
         if (yield from self._literal("]")):
             self._drop()
         else:
-            self._at = 0
+            self._back()
 
     def _call(self, *, sure: bool) -> Steps[None]:
         """An object that is a call. Raises Malformed when it is none, or breaks off within its arguments. A call whose
-        arguments are whole counts, also when the end of the object is missing."""
+        arguments are whole counts, also when the object does not close: it ends behind them then, and what follows is
+        text."""
         name, held, whole = "", list[str](), False
         try:
             yield from self._expect("{")
@@ -81,6 +82,9 @@ class JsonCallParser(CallParser):
                     yield from self._json_value(_ignore)
                 else:
                     raise Malformed
+                if whole and self._is_open and not self._is_whole:
+                    self._keep()
+                    self._is_whole = True
             if name and not whole and sure:  # a call without arguments
                 self._start_with(name, ["{}"])
                 whole = True
@@ -94,6 +98,7 @@ class JsonCallParser(CallParser):
             if not whole:
                 self._end("cut" if isinstance(why, Cut) else "broken")
                 raise
+            self._back()
         self._end("complete")
 
     def _named(self, name: str) -> Steps[None]:
@@ -167,7 +172,7 @@ class JsonCallParser(CallParser):
             else:
                 word = yield from self._run(_WORD)
                 yield from self._need()  # a number at the end of the text may lack its last digits
-                if word not in ("true", "false", "null") and not _NUMBER.fullmatch(word):
+                if word not in ("true", "false", "null") and not NUMBER.fullmatch(word):
                     raise Malformed
                 out(word)
             while open_ends:

@@ -7,10 +7,12 @@ f-strings, bytes, sets, expressions and names are not read. Numbers keep their d
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 
-from paceline.text.tools.reader import MAX_DEPTH, CallParser, Malformed, Out, Steps, json_text
+from paceline.text.tools.exact_json import NUMBER, json_text
+from paceline.text.tools.reader import MAX_DEPTH, CallParser, Malformed, Out, Steps
 
 MAX_BASED_CHARS = 1000  # of a number with a base: writing it out in tens takes the square of that
 WORD = re.compile(r"[-+.\w]*")
@@ -21,8 +23,7 @@ _OCTAL = "01234567"
 _UNICODE_NAME = re.compile(r"[\w\- ]*")
 _NUM_HEX = {"x": 2, "u": 4, "U": 8}
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-_NUMBER = re.compile(r"([-+]?)(0+|[1-9][0-9]*)?(?:\.([0-9]*))?([eE][-+]?[0-9]+)?", re.ASCII)
+_WRITTEN = re.compile(r"([-+]?)(0+|[1-9][0-9]*)?(?:\.([0-9]*))?([eE][-+]?[0-9]+)?", re.ASCII)
 _UNDERSCORE = re.compile(r"(?<=[0-9])_(?=[0-9])", re.ASCII)
 _BASED = re.compile(r"[-+]?0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+)")
 
@@ -78,25 +79,41 @@ class LiteralParser(CallParser):
         text = "".join(pieces)
         out(text if text and not is_tuple else f"[{text}]")
 
-    def _dict(self, out: Out, depth: int, *, have: int = 0) -> Steps[int]:
-        """The members, without braces, behind `have` others; how many there were."""
+    def _dict(self, out: Out, depth: int, names: set[str] | None = None) -> Steps[None]:
+        """The members, without braces. With `names` they follow others: none of these may come again, and the new ones
+        are added."""
         yield from self._expect("{")
-        count = 0
+        separator = ", " if names else ""
         while True:
             yield from self._space()
             if (yield from self._literal("}")):
-                return count
-            out(", " if have + count else "")
+                return
             if (yield from self._need()) not in "\"'":
                 raise Malformed
-            yield from self._string(out)
+            if names is None:
+                out(separator)
+                yield from self._string(out)
+            else:
+                key = yield from self._new_name(names)
+                out(separator + key)
+            separator = ", "
             yield from self._space()
             yield from self._expect(":")
             yield from self._space()
             out(": ")
             yield from self._value(out, depth)
             yield from self._comma("}")
-            count += 1
+
+    def _new_name(self, names: set[str]) -> Steps[str]:
+        """A string that is none of `names` and is added to them, as JSON."""
+        pieces: list[str] = []
+        yield from self._string(pieces.append)
+        text = "".join(pieces)
+        name = json.loads(text)  # not all pieces may write it in the same way
+        if name in names:
+            raise Malformed
+        names.add(name)
+        return text
 
     def _comma(self, end: str) -> Steps[bool]:
         """A comma, or `end` stands here (unread)."""
@@ -176,11 +193,11 @@ def constant(word: str) -> str:
     """JSON for a number or a word of Python's. Raises Malformed for any other."""
     if word in _CONSTANTS:
         return _CONSTANTS[word]
-    if _JSON_NUMBER.fullmatch(word):
+    if NUMBER.fullmatch(word):
         return word
     if len(word) <= MAX_BASED_CHARS and _BASED.fullmatch(word):
         return str(int(word, 0))
-    found = _NUMBER.fullmatch(_UNDERSCORE.sub("", word))
+    found = _WRITTEN.fullmatch(_UNDERSCORE.sub("", word))
     if found is None or not (found[2] or found[3]):
         raise Malformed
     whole = (found[2] or "").lstrip("0") or "0"

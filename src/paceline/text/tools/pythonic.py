@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from paceline.text.tools.bare import FENCE_END, PYTHON_END, PYTHON_START, BareParser
+from paceline.text.tools.exact_json import json_text
 from paceline.text.tools.python_literals import WORD, LiteralParser, constant
-from paceline.text.tools.reader import Cut, Malformed, Steps, json_text
+from paceline.text.tools.reader import Cut, Malformed, Steps
 from paceline.text.tools.schemas import property_names
 
 FENCE = "```tool_code"
@@ -44,7 +45,7 @@ class PythonicParser(BareParser, LiteralParser):
                 if not _FUNCTION.match((yield from self._peek())):
                     break
                 yield from self._call()
-            self._at = 0
+            self._back()
             return
         yield from self._expect("[")
         while True:
@@ -57,7 +58,7 @@ class PythonicParser(BareParser, LiteralParser):
                     continue
             if (yield from self._literal("]")):
                 self._drop()
-            self._at = 0
+            self._back()
             return
 
     def _call(self) -> Steps[None]:
@@ -74,8 +75,10 @@ class PythonicParser(BareParser, LiteralParser):
         self._end("complete")
 
     def _argument_list(self, name: str) -> Steps[None]:
-        """Up to the closing parenthesis. The call starts when the first argument shows that it is one."""
-        count = 0
+        """Up to the closing parenthesis. The call starts when the first argument shows that it is one. No name may come
+        twice, and behind an argument with a name each has one."""
+        names = set[str]()
+        is_named = False
         while True:
             yield from self._space()
             if (yield from self._need()) == ")":
@@ -91,17 +94,18 @@ class PythonicParser(BareParser, LiteralParser):
                 if (yield from self._need()) != "{":
                     raise Malformed
                 self._open(name)
-                count += yield from self._dict(self._write, 1, have=count)
+                is_named = True
+                yield from self._dict(self._write, 1, names)
             else:
-                count = yield from self._argument(name, count)
+                is_named = yield from self._argument(name, names, is_named=is_named)
             yield from self._space()
             if (yield from self._need()) == ",":
                 self._at += 1
             elif self._buffer[self._at] != ")":
                 raise Malformed
 
-    def _argument(self, name: str, count: int) -> Steps[int]:
-        """One argument that is not the first `count`; how many there are then."""
+    def _argument(self, name: str, names: set[str], *, is_named: bool) -> Steps[bool]:
+        """One argument; its name is new, and added to `names`. Was it written with one, as `is_named` says it must?"""
         word = ""
         if (yield from self._need()) not in "\"'[({":
             word = yield from self._run(WORD)
@@ -109,23 +113,27 @@ class PythonicParser(BareParser, LiteralParser):
                 raise Malformed
             yield from self._space()
             yield from self._need()
-        separator = ", " if count else ""
+        separator = ", " if names else ""
         if word and (yield from self._literal("=")):
-            if not word.isidentifier():
+            if not word.isidentifier() or word in names:
                 raise Malformed
+            names.add(word)
             yield from self._space()
             yield from self._need()
             self._open(name)
             self._write(f'{separator}"{json_text(word)}": ')
             yield from self._value(self._write, 0)
-            return count + 1
-        key = self._property_at(name, count)
+            return True
+        if is_named:
+            raise Malformed
+        key = self._property_at(name, len(names))
+        names.add(key)
         value = constant(word) if word else ""
         self._open(name)
         self._write(f'{separator}"{json_text(key)}": {value}')
         if not word:
             yield from self._value(self._write, 0)
-        return count + 1
+        return False
 
     def _open(self, name: str) -> None:
         if not self._is_open:

@@ -9,7 +9,6 @@ same characters are read again as text.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias, TypeVar
@@ -41,14 +40,19 @@ class CallParser:
 
     def __init__(self, tools: Sequence[ToolSpec] = ()) -> None:
         self.tools = {tool.name: tool for tool in tools}
-        self._buffer = ""  # text that is neither given out nor part of a past call
+        # Characters of the buffer before `_begin` are done with: given out as text, or part of a call. They leave it
+        # when the text ends, all at once: one by one they would cost the square of their number.
+        self._buffer = ""
+        self._begin = 0
         self._at = 0  # the next character to read
         self._ended = False
         self._events: list[Event] = []
+        self._texts: list[str] = []  # text that comes behind these events
         self._num_calls = 0
         self._is_open = False  # a call has started and not ended
+        self._is_whole = False  # the open call has its arguments: what is read behind them may be no part of it
         self._arguments: list[str] = []  # of the open call, not given out yet
-        self._raw: list[str] = []  # of the open call, what left the buffer
+        self._raw: list[str] = []  # of the open call, what is done with
         self._steps = self._read()
 
     def feed(self, text: str) -> list[Event]:
@@ -63,7 +67,7 @@ class CallParser:
         self._ended = True
         for _ in self._steps:
             raise AssertionError("a parser waits for text after the end")
-        assert not self._buffer
+        assert self._begin == len(self._buffer)
         return self._take_events()
 
     def _read(self) -> Steps[None]:
@@ -76,12 +80,11 @@ class CallParser:
         if self._ended:
             return False
         self._flush()
+        if self._is_open and not self._is_whole:  # never taken back
+            self._keep()
+        self._buffer, self._at, self._begin = self._buffer[self._begin :], self._at - self._begin, 0
         size = len(self._buffer)
         while len(self._buffer) == size and not self._ended:
-            if self._is_open:  # an open call is never taken back
-                self._raw.append(self._buffer[: self._at])
-                self._buffer, self._at = self._buffer[self._at :], 0
-                size = len(self._buffer)
             yield
         return len(self._buffer) > size
 
@@ -108,7 +111,7 @@ class CallParser:
 
     def _literal(self, text: str) -> Steps[bool]:
         """Read `text` if it comes; else the cursor stays."""
-        assert not self._is_open or len(text) == 1, "what an open call has read is gone"
+        assert not self._is_open or self._is_whole or len(text) == 1, "what an open call has read is gone"
         for count, wanted in enumerate(text):
             if (yield from self._peek()) != wanted:
                 self._at -= count
@@ -134,37 +137,37 @@ class CallParser:
     def _space(self, out: Out | None = None) -> Steps[None]:
         yield from self._run(SPACE, out)
 
+    def _back(self) -> None:
+        """Read again what was read and is not certain."""
+        self._at = self._begin
+
     # --- text outside of calls
 
     def _find(self, *markers: str) -> Steps[str]:
         """Give out text up to the first marker, and stand at it; "" when the answer ends without one. Only the end of
         the text that may be the beginning of a marker is held back."""
         assert not self._is_open
-        self._at = 0
+        self._back()
         anywhere = re.compile("|".join(map(re.escape, markers)))
         while True:
-            found = anywhere.search(self._buffer)
+            found = anywhere.search(self._buffer, self._begin)
             if found is not None:
                 self._let_go(found.start())
                 return found.group()
-            self._let_go(len(self._buffer) - beginning_of(self._buffer, markers))
+            self._let_go(len(self._buffer) - beginning_of(self._buffer[self._begin :], markers))
             if not (yield from self._wait()):
                 self._let_go(len(self._buffer))
                 return ""
 
-    def _let_go(self, size: int) -> None:
-        """The first `size` characters are text."""
-        assert size <= len(self._buffer)
-        if size:
-            if self._events and isinstance(last := self._events[-1], Text):
-                self._events[-1] = Text(last.text + self._buffer[:size])
-            else:
-                self._events.append(Text(self._buffer[:size]))
-        self._buffer, self._at = self._buffer[size:], 0
+    def _let_go(self, end: int) -> None:
+        """What comes before `end`, a place in the buffer, is text."""
+        assert self._begin <= end <= len(self._buffer)
+        self._texts.append(self._buffer[self._begin : end])
+        self._begin = self._at = end
 
     def _drop(self) -> None:
         """What was read is a marker: it shows nowhere."""
-        self._buffer, self._at = self._buffer[self._at :], 0
+        self._begin = self._at
 
     def _swallow(self, marker: str) -> Steps[bool]:
         """Drop `marker`, and white space before it, if they come."""
@@ -172,20 +175,20 @@ class CallParser:
         if (yield from self._literal(marker)):
             self._drop()
             return True
-        self._at = 0
+        self._back()
         return False
 
     def _attempt(self, steps: Steps[None]) -> Steps[bool]:
-        """Read calls with `steps`. When that fails before the first call began, the first character of the buffer is
+        """Read calls with `steps`. When that fails before the first call began, the first character that was read is
         text, so that the same place is not tried again."""
         num_before = self._num_calls
         try:
             yield from steps
         except Malformed:
             assert not self._is_open
-            self._at = 0
+            self._back()
             if self._num_calls == num_before:
-                self._let_go(1)
+                self._let_go(self._begin + 1)
             return False
         return True
 
@@ -194,27 +197,45 @@ class CallParser:
     def _start(self, name: str) -> None:
         assert not self._is_open
         self._is_open = True
-        self._events.append(CallStarted(self._num_calls, name))
+        self._say(CallStarted(self._num_calls, name))
 
     def _write(self, text: str) -> None:
         """The next piece of the open call's arguments."""
         self._arguments.append(text)
 
+    def _keep(self) -> None:
+        """What was read is part of the open call."""
+        self._raw.append(self._buffer[self._begin : self._at])
+        self._begin = self._at
+
     def _end(self, outcome: Outcome) -> None:
         self._flush()
-        self._raw.append(self._buffer[: self._at])
-        self._events.append(CallEnded(self._num_calls, outcome, "".join(self._raw)))
-        self._drop()
+        self._keep()
+        self._say(CallEnded(self._num_calls, outcome, "".join(self._raw)))
         self._raw.clear()
-        self._is_open = False
+        self._is_open = self._is_whole = False
         self._num_calls += 1
 
     def _flush(self) -> None:
-        if self._arguments:
-            self._events.append(ArgumentsDelta(self._num_calls, "".join(self._arguments)))
-            self._arguments.clear()
+        text = "".join(self._arguments)
+        self._arguments.clear()
+        if text:
+            self._say(ArgumentsDelta(self._num_calls, text))
+
+    # --- events
+
+    def _say(self, event: Event) -> None:
+        self._say_text()
+        self._events.append(event)
+
+    def _say_text(self) -> None:
+        text = "".join(self._texts)
+        self._texts.clear()
+        if text:
+            self._events.append(Text(text))
 
     def _take_events(self) -> list[Event]:
+        self._say_text()
         events, self._events = self._events, []
         return events
 
@@ -228,11 +249,3 @@ def beginning_of(text: str, markers: Sequence[str]) -> int:
                 longest = size
                 break
     return longest
-
-
-def json_text(text: str) -> str:
-    """The inside of a JSON string. Halves of surrogate pairs, which no UTF-8 can hold, are escaped."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    if any("\ud800" <= character <= "\udfff" for character in quoted):
-        quoted = json.dumps(text)
-    return quoted[1:-1]

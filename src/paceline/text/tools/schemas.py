@@ -21,8 +21,12 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-_OWN_RULES = ("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties")
-_COMBINED = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "dependentRequired")
+_OWN_RULES = ("additionalProperties", "unevaluatedProperties", "minProperties")
+_COMBINED = (  # what says more about a value, or about parts of it, than `properties` and `items` do
+    *("allOf", "anyOf", "oneOf", "not", "if", "enum", "const", "contains", "patternProperties"),
+    *("$ref", "$dynamicRef", "$recursiveRef", "dependentSchemas", "dependentRequired", "dependencies"),
+)
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _DEFINITIONS = ("$defs", "definitions")
 _PLAIN = frozenset(
     ("type", "properties", "required", "additionalProperties", "title", "description", "$schema", *_DEFINITIONS)
@@ -48,14 +52,18 @@ def arguments_schema(tool: ToolSpec, index: int = 0, bounds: Bounds | None = Non
         GrammarSpec(kind="json", value=schema)  # depth, and length of patterns
     except RequestError as error:
         raise RequestError(error.message, param=where, seen=error.seen, expected=error.expected) from None
-    narrow = narrowed(schema)
-    return {**(narrow if bounds is None else bounded(narrow, bounds)), "type": "object"}
+    schema = _with_whole_counts(schema)
+    if _refers_to_definitions_only(schema):  # a part that another refers to may be combined there
+        schema = narrowed(schema)
+        schema = schema if bounds is None else bounded(schema, bounds)
+    return {**schema, "type": "object"}
 
 
 def narrowed(schema: Any) -> Any:
     """The schema, with no other properties than those it describes where it does not speak of others: in the object
-    itself, and in objects that are plainly parts of it. Parts that are combined with others stay as they are."""
-    if not isinstance(schema, dict):
+    itself, and in objects that are plainly parts of it. What is combined with other schemas stays as it is, with all
+    its parts: another may require of a part what this one does not describe, and nothing would satisfy both then."""
+    if not isinstance(schema, dict) or any(key in schema for key in _COMBINED):
         return schema
     changed = dict(schema)
     if isinstance(schema.get("items"), dict):
@@ -64,25 +72,25 @@ def narrowed(schema: Any) -> Any:
     if not isinstance(properties, dict):
         return changed
     changed["properties"] = {key: narrowed(item) for key, item in properties.items()}
-    if not any(key in schema for key in (*_OWN_RULES, *_COMBINED)) and _requires_own(schema):
+    if not any(key in schema for key in _OWN_RULES) and _requires_own(schema):
         changed["additionalProperties"] = False
     return changed
 
 
 def bounded(schema: Any, bounds: Bounds) -> Any:
     """The schema with bounds for strings and lists that have none, in the object itself and in what is plainly part of
-    it. Strings that are described otherwise (`enum`, `pattern`, `format`) stay as they are."""
-    if not isinstance(schema, dict):
+    it. Strings that are described otherwise (`pattern`, `format`) stay as they are, and so does what is combined with
+    other schemas."""
+    if not isinstance(schema, dict) or any(key in schema for key in _COMBINED):
         return schema
     changed = dict(schema)
     if isinstance(schema.get("properties"), dict):
         changed["properties"] = {key: bounded(item, bounds) for key, item in schema["properties"].items()}
     if isinstance(schema.get("items"), dict):
         changed["items"] = bounded(schema["items"], bounds)
-    described = any(key in schema for key in (*_COMBINED, "enum", "const", "pattern", "format"))
-    if schema.get("type") == "string" and not described and "maxLength" not in schema:
+    if schema.get("type") == "string" and not any(key in schema for key in ("maxLength", "pattern", "format")):
         changed["maxLength"] = max(bounds.max_string_chars, _least(schema, "minLength"))
-    if schema.get("type") == "array" and not described and "maxItems" not in schema and "prefixItems" not in schema:
+    if schema.get("type") == "array" and not any(key in schema for key in ("maxItems", "prefixItems")):
         changed["maxItems"] = max(bounds.max_items, _least(schema, "minItems"))
     return changed
 
@@ -99,7 +107,7 @@ def keyword_schemas(schema: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
         return None
     if not _requires_own(schema):
         return None
-    if not all(ref.startswith(tuple(f"#/{key}/" for key in _DEFINITIONS)) for ref in _references(schema)):
+    if not _refers_to_definitions_only(schema):
         return None
     shared = {key: schema[key] for key in _DEFINITIONS if key in schema}
     return {key: {**each, **shared} for key, each in properties.items()}
@@ -127,10 +135,27 @@ def _least(schema: dict[str, Any], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _with_whole_counts(schema: Any) -> Any:
+    """The schema with 5 for 5.0 where it counts: JSON schemas take them for the same, the grammar library does not."""
+    if isinstance(schema, list):
+        return [_with_whole_counts(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: int(item) if key in _COUNTS and isinstance(item, float) and item.is_integer() else _with_whole_counts(item)
+        for key, item in schema.items()
+    }
+
+
+def _refers_to_definitions_only(schema: dict[str, Any]) -> bool:
+    """Does no part of it refer to another part of it that is in use itself?"""
+    return all(ref.startswith(tuple(f"#/{key}/" for key in _DEFINITIONS)) for ref in _references(schema))
+
+
 def _references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for key, item in value.items():
-            if key in ("$ref", "$dynamicRef") and isinstance(item, str):
+            if key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(item, str):
                 yield item
             else:
                 yield from _references(item)

@@ -12,8 +12,8 @@ from typing import Any
 
 from paceline.errors import RequestError
 from paceline.text.tools.events import ToolCall, ToolSpec
+from paceline.text.tools.exact_json import Digits, json_text, loads
 from paceline.text.tools.formats import get_format
-from paceline.text.tools.reader import json_text
 from paceline.text.tools.schemas import is_keyword_name
 
 
@@ -52,8 +52,8 @@ def system_block(format: str, tools: Sequence[ToolSpec]) -> str:
 def arguments_of(call: ToolCall) -> dict[str, Any]:
     """The arguments, numbers as `Digits`. Raises RequestError when they are no JSON object."""
     try:
-        value = json.loads(call.arguments, parse_constant=_no_constant, parse_int=Digits, parse_float=Digits)
-    except (ValueError, RecursionError):
+        value = loads(call.arguments)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise RequestError(
@@ -65,17 +65,9 @@ def arguments_of(call: ToolCall) -> dict[str, Any]:
     return value
 
 
-class Digits(str):
-    """A number as it was written."""
-
-
 def _described(tool: ToolSpec) -> str:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters or {}}
     return json.dumps({key: value for key, value in function.items() if value}, ensure_ascii=False)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _object(call: ToolCall, key: str = "arguments") -> str:

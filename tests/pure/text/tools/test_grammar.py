@@ -21,6 +21,8 @@ from paceline.text.grammar.vocabulary import Vocabulary
 from paceline.text.reasoning import ReasoningFormat
 from paceline.text.tools import FORMATS, Bounds, ToolCall, ToolSpec, call_grammar, collect, make_parser, serialise
 from paceline.text.tools.grammar import MAX_PARALLEL_CALLS
+from paceline.text.tools.json_calls import MAX_NAME_CHARS
+from paceline.text.tools.schemas import bounded, narrowed
 
 EOS = 256
 SPECIAL = {"[TOOL_CALLS]": 257, "[ARGS]": 258, "</think>": 259}
@@ -76,7 +78,7 @@ BAD = [
 ]
 
 
-def compiled(format: str, choice: str = "required", tools: list[ToolSpec] = TOOLS, **options: Any) -> LLGrammar:
+def compiled(format: str, choice: str | None = None, tools: list[ToolSpec] = TOOLS, **options: Any) -> LLGrammar:
     spec = call_grammar(format, tools, choice, special_ids=SPECIAL, **options)
     return COMPILER.compile(encode_spec(spec))
 
@@ -211,6 +213,7 @@ def test_strings_and_lists_without_a_bound_may_be_given_one(format: str):
         "c": {**text, "enum": ["abcdef"]},
         "d": {"type": "array", "items": text},
         "e": {**text, "minLength": 5},
+        "f": {**text, "minLength": 5.0},
     }
     tools = [ToolSpec("f", parameters={"type": "object", "properties": properties})]
     free, tight = compiled(format, tools=tools), compiled(format, tools=tools, bounds=Bounds(3, 2))
@@ -221,6 +224,7 @@ def test_strings_and_lists_without_a_bound_may_be_given_one(format: str):
 
     for arguments in ('{"a": "abc"}', '{"b": "abcdef"}', '{"c": "abcdef"}', '{"d": ["a", "abc"]}', '{"e": "abcde"}'):
         assert results(arguments) == (True, True)
+    assert results('{"f": "abcde"}') == (True, True)
     for arguments in ('{"a": "abcd"}', '{"d": ["abcd"]}', '{"d": ["a", "b", "c"]}', '{"e": "abcdef"}'):
         assert results(arguments) == (True, False)
 
@@ -254,6 +258,69 @@ def test_schemas_of_every_shape(format: str, schema: dict[str, Any], good: str, 
         assert not any(takes(grammar, text) for text in forms(bad))
 
 
+PART = {"type": "object", "properties": {"x": {"type": "boolean"}}}
+WITH_Y = {"properties": {"y": {"type": "boolean"}}, "required": ["y"]}
+LONG = {"type": "string", "minLength": 5}
+
+
+@pytest.mark.parametrize("bounds", [None, Bounds(3, 2)])
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"properties": {"a": PART}, "allOf": [{"properties": {"a": WITH_Y}}]}, '{"a": {"x": true, "y": true}}'),
+        ({"properties": {"a": PART}, "anyOf": [{"properties": {"a": WITH_Y}}]}, '{"a": {"x": true, "y": true}}'),
+        (
+            {"properties": {"a": {"items": PART, "type": "array", "allOf": [{"items": WITH_Y}]}}},
+            '{"a": [{"x": true, "y": true}]}',
+        ),
+        (
+            {"properties": {"a": PART, "b": {"allOf": [{"$ref": "#/properties/a"}, WITH_Y]}}},
+            '{"b": {"x": true, "y": true}}',
+        ),
+        ({"properties": {"a": {"type": "string"}}, "allOf": [{"properties": {"a": LONG}}]}, '{"a": "abcde"}'),
+        ({"properties": {"a": {"type": "string"}, "b": {"$ref": "#/properties/a", **LONG}}}, '{"b": "abcde"}'),
+    ],
+)
+def test_what_is_combined_with_other_schemas_can_be_satisfied(
+    schema: dict[str, Any], arguments: str, bounds: Bounds | None
+):
+    Draft202012Validator(schema).validate(json.loads(arguments))
+    assert takes(
+        compiled("hermes", tools=[ToolSpec("f", parameters=schema)], bounds=bounds),
+        written("hermes", ToolCall("f", arguments)),
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": PART}, "patternProperties": {"^a": WITH_Y}},
+        {"properties": {"a": PART}, "dependentSchemas": {"a": {"properties": {"a": WITH_Y}}}},
+        {"properties": {"a": {"type": "string"}}, "enum": [{"a": "abcde"}]},
+        {"properties": {"a": {"type": "array", "items": PART, "contains": WITH_Y}}},
+    ],
+)
+def test_combined_schemas_stay_as_they_are(schema: dict[str, Any]):
+    inside = schema["properties"]["a"] if "contains" in schema["properties"]["a"] else schema
+    assert narrowed(inside) == bounded(inside, Bounds(3, 2)) == inside
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_tool_may_have_any_name_that_parsers_read(format: str):
+    tools = [ToolSpec("required"), ToolSpec("n" * MAX_NAME_CHARS), ToolSpec("n" * (MAX_NAME_CHARS + 1)), ToolSpec("")]
+    for tool in tools[:2]:
+        grammar = compiled(format, tool.name, tools)
+        for each in tools[:2]:
+            text = written(format, ToolCall(each.name, "{}"))
+            assert takes(grammar, text) == (each is tool)
+            parser = make_parser(format, tools)
+            assert [call.name for call in collect([*parser.feed(text), *parser.finish()]).calls] == [each.name]
+    for index in (2, 3):
+        with pytest.raises(RequestError, match="1 to 256 characters") as caught:
+            call_grammar(format, tools, tools[index].name)
+        assert caught.value.param == f"tools[{index}].function.name"
+
+
 def test_the_checker_finds_them_quick():
     checker = GrammarChecker(lambda: VOCABULARY)
     try:
@@ -267,12 +334,13 @@ def test_the_checker_finds_them_quick():
     ("tools", "choice", "message"),
     [
         (TOOLS, "whether", "names no tool"),
-        ([], "required", "needs tools"),
+        (TOOLS, "required", "names no tool"),
+        ([], None, "needs tools"),
         ([ToolSpec("f", parameters={"type": "array"})], "f", "schema of an object"),
         ([ToolSpec("a b", parameters={})], "a b", "without quotation marks"),
     ],
 )
-def test_what_cannot_be_is_refused(tools: list[ToolSpec], choice: str, message: str):
+def test_what_cannot_be_is_refused(tools: list[ToolSpec], choice: str | None, message: str):
     with pytest.raises(RequestError, match=message) as caught:
         call_grammar("pythonic", tools, choice)
     assert caught.value.param in ("tool_choice", "tools[0].function.parameters", "tools[0].function.name")

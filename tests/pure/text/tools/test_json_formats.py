@@ -31,6 +31,19 @@ def read(format: str, text: str, *names: str) -> tuple[str, list[tuple[str, str]
         ("hermes", f"<tool_call>[{F}, {G}]</tool_call>", "", [("f", '{"a": 1}'), ("g", "{}")]),
         ("hermes", f"<tool_call>\n{F}", "", [("f", '{"a": 1}')]),  # the end was the stop string
         ("hermes", f"<tool_call>{F[:-1]}</tool_call>", "", [("f", '{"a": 1}')]),  # a brace is missing
+        (  # it does not close: what follows its arguments is text
+            "hermes",
+            '<tool_call>{"name": "f", "arguments": {}, "note": "the rest of the answer',
+            ', "note": "the rest of the answer',
+            [("f", "{}")],
+        ),
+        (
+            "hermes",
+            f'<tool_call>{{"parameters": {{}}, "name": "f", "note": 1. So.<tool_call>{F}',
+            ', "note": 1. So.',
+            [("f", "{}"), ("f", '{"a": 1}')],
+        ),
+        ("hermes", f"<tool_call>[{F[:-1]}, {G}]</tool_call>", "", [("f", '{"a": 1}'), ("g", "{}")]),
         ("hermes", f"<tool_call>{F}}}</tool_call>", "}</tool_call>", [("f", '{"a": 1}')]),  # one too many
         ("hermes", f"{F}", F, []),  # without a marker
         ("hermes", "<tool_call>\nWhat?\n</tool_call>", "<tool_call>\nWhat?\n</tool_call>", []),
@@ -161,6 +174,31 @@ def test_a_name_that_no_tool_has_is_a_call_only_behind_a_marker():
     assert read(LLAMA, F, "g") == (F, [])
     assert read(LLAMA, F, "f") == ("", [("f", '{"a": 1}')])
     assert read("json", F, "g") == (F, [])
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "left"),
+    [
+        (LLAMA, f"<|python_tag|>{F}; {G}", ""),
+        (LLAMA, f"<|python_start|>{F}; {G}<|python_end|>", ""),
+        ("json", f"<|tool_call|>{F}\n{G}<|/tool_call|>", ""),
+        ("json", f"Hm.<TOOLCALL>{F}, {G}", "Hm."),
+    ],
+)
+def test_any_name_is_a_call_up_to_the_end_of_what_a_marker_began(format: str, text: str, left: str):
+    assert read(format, text, "f") == (left, [("f", '{"a": 1}'), ("g", "{}")])
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "left"),
+    [
+        (LLAMA, f"<|python_start|>{F}<|python_end|>; {G}", f"; {G}"),
+        ("json", f"<|tool_call|>{F}<|/tool_call|>\n{G}", f"\n{G}"),
+        ("json", f"```json\n{F}\n{G}\n```", f"\n{G}\n```"),
+    ],
+)
+def test_behind_that_end_only_a_tool_that_was_offered_is_called(format: str, text: str, left: str):
+    assert read(format, text, "f") == (left, [("f", '{"a": 1}')])
 
 
 def test_events_come_as_soon_as_they_are_certain():

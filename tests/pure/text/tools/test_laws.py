@@ -135,6 +135,52 @@ def test_text_that_cannot_be_a_marker_is_not_held_back(format: str, text: str):
 
 @pytest.mark.parametrize("format", FORMATS)
 @few
+@given(data=st.data())
+def test_no_event_says_nothing(format: str, data: st.DataObject):
+    text = serialise(format, data.draw(calls_for(format)))
+    parser = make_parser(format)
+    for part in (*text, None):
+        for event in parser.finish() if part is None else parser.feed(part):
+            assert not isinstance(event, (Text, ArgumentsDelta)) or event.text
+
+
+MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>", "<TOOLCALL>", "[")
+
+
+class Counted(str):
+    """Text that counts the characters that are copied out of it or joined to it."""
+
+    num_copied = 0
+
+    def __getitem__(self, place: Any) -> Counted:
+        return self._count(super().__getitem__(place))
+
+    def __add__(self, other: str) -> Counted:
+        return self._count(super().__add__(other))
+
+    def __radd__(self, other: str) -> Counted:
+        return self._count(other + str(self))
+
+    @classmethod
+    def _count(cls, text: str) -> Counted:
+        cls.num_copied += len(text)
+        return cls(text)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_work_grows_with_the_text_and_not_with_its_square(format: str):
+    """Markers of which nothing comes, and calls, all in one piece."""
+    one = serialise(format, [ToolCall("f", "{}")])
+    for text in (one * 300, *(marker * 1000 for marker in MARKERS)):
+        parser = make_parser(format)
+        Counted.num_copied = 0
+        events = [*parser.feed(Counted(text)), *parser.finish()]
+        assert Counted.num_copied < 10 * len(text)
+        assert_nothing_lost(text, joined(events))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@few
 @given(data=st.data(), text=texts)
 def test_tidied_takes_white_space_beside_calls_and_nothing_else(format: str, data: st.DataObject, text: str):
     parser = Tidied(make_parser(format))

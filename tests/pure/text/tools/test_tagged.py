@@ -19,6 +19,11 @@ PROPERTIES: dict[str, Any] = {
     "many": {"type": "array"},
     "flag": {"type": "boolean"},
     "other": {"$ref": "#/$defs/x"},
+    "part": {"allOf": [{"$ref": "#/$defs/x"}], "description": "It is of type x."},
+    "word": {"allOf": [{"type": "string"}, {"minLength": 1}]},
+    "object": {"properties": {"x": {}}},
+    "map": {"additionalProperties": {"type": "integer"}},
+    "list": {"items": {"type": "integer"}},
 }
 TOOLS = [ToolSpec("f", parameters={"type": "object", "properties": PROPERTIES})]
 
@@ -54,6 +59,12 @@ def call(*parameters: tuple[str, str]) -> str:
         ("flag", "false", False),
         ("other", '{"a": NaN}', '{"a": NaN}'),
         ("other", '{"a": 1}', {"a": 1}),
+        ("part", '{"a": 1}', {"a": 1}),
+        ("word", "12", "12"),
+        ("object", '{"x": 1}', {"x": 1}),
+        ("object", "x", "x"),
+        ("map", '{"x": 1}', {"x": 1}),
+        ("list", "[1, 2]", [1, 2]),
     ],
 )
 def test_values_are_what_the_schema_says(key: str, text: str, value: Any):
