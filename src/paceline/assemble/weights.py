@@ -21,31 +21,25 @@ def find_weight_method(config: EngineConfig, files: hub.ModelFiles, *, device: s
     from paceline.runtime.kernels.dispatch import choose
 
     quantization, int8 = config.model.quantization, config.model.activation_dtype == "int8"
+    rounds = quantization == "int8"
     if int8 and quantization == "none":
         raise UnsupportedError(
             "activations of 8 bits are for weights that stay quantised",
             seen="activation_dtype=int8, quantization=none",
             fix="leave quantization at auto, or set it to int8",
         )
-    kept = quantization == "int8" or (quantization == "auto" and files.kind == "gguf")
-    if int8:
-        _check_serves("gguf_int8_linear", "activation_dtype=int8", config, device, dtype)
-        if not kept or (quantization == "auto" and not _has_blocks(files)):
-            raise UnsupportedError(
-                "activations of 8 bits need quantised weights, and this model has none that a kernel takes",
-                seen=str(files.path),
-                expected=f"a GGUF file with weights in {', '.join(sorted(_names()))}",
-                fix="choose such a file, or add quantization=int8: the model's weights are then rounded to 8 bits",
-            )
-    elif quantization == "int8":
-        _check_serves("gguf_linear", "quantization=int8", config, device, dtype)
     op = "gguf_int8_linear" if int8 else "gguf_linear"
+    if int8 or rounds:
+        asked = "activation_dtype=int8" if int8 else "quantization=int8"
+        _check_serves(op, asked, config, device, dtype)
+        _check_reaches(asked, files, rounds=rounds)
+    kept = rounds or (quantization == "auto" and files.kind == "gguf")
     if not kept or choose(op, device, DTYPES[dtype], config.numerics).name == "none":
         return None
     from paceline.runtime.quant.gguf import GgufBlocks
     from paceline.runtime.quant.int8 import Int8Activations
 
-    return (Int8Activations if int8 else GgufBlocks)(rounds=quantization == "int8")
+    return (Int8Activations if int8 else GgufBlocks)(rounds=rounds)
 
 
 def _check_serves(op: str, asked: str, config: EngineConfig, device: str, dtype: str) -> None:
@@ -65,16 +59,40 @@ def _check_serves(op: str, asked: str, config: EngineConfig, device: str, dtype:
     )
 
 
-def _names() -> set[str]:
-    """Types of GGUF blocks that kernels take."""
+def _check_reaches(asked: str, files: hub.ModelFiles, *, rounds: bool) -> None:
+    """Raise UnsupportedError when what was asked for would leave every product as it is.
+
+    It reaches matrices in blocks that a kernel takes and, where floats are rounded, those of whole groups."""
     from paceline.hub.ggml_types import GGML_TYPES
     from paceline.runtime.kernels.cpu.blocks import LAYOUTS
+    from paceline.runtime.quant.rounded import GROUP
 
-    return {GGML_TYPES[number].name for number in LAYOUTS}
+    taken = {GGML_TYPES[number].name for number in LAYOUTS}
+    matrices = _multiplied(files)
+    if any(stored in taken or (rounds and num_inputs % GROUP == 0) for stored, num_inputs in matrices):
+        return
+    blocks = f"a GGUF file with multiplied weights in {', '.join(sorted(taken))}"
+    stored = ", ".join(sorted({kind for kind, _ in matrices}))
+    inputs = ", ".join(sorted({str(num_inputs) for _, num_inputs in matrices}))
+    raise UnsupportedError(
+        f"{asked} would change nothing: no kernel takes any weight of this model that is multiplied",
+        seen=f"{files.path}: weights in {stored}, of {inputs} inputs",
+        expected=f"{blocks}, or inputs in multiples of {GROUP}" if rounds else blocks,
+        fix="leave the option out, or choose another model"
+        if rounds
+        else "choose such a file, or add quantization=int8: the model's weights are then rounded to 8 bits",
+    )
 
 
-def _has_blocks(files: hub.ModelFiles) -> bool:
-    from paceline.hub.gguf_file import GGUFFile
+def _multiplied(files: hub.ModelFiles) -> list[tuple[str, int]]:
+    """How each matrix of a product is stored (the GGUF type's name, or "floats"), and its number of inputs. A table
+    that rows are only gathered from is none."""
+    if files.kind == "gguf":
+        tensors = hub.GGUFFile(files.path).tensors
+        table = "token_embd.weight" if "output.weight" in tensors else None
+        return [(t.type.name, t.shape[1]) for t in tensors.values() if len(t.shape) == 2 and t.name != table]
+    from paceline.runtime.loader.dummy import weight_shapes
 
-    taken = _names()
-    return any(info.type.name in taken and len(info.shape) == 2 for info in GGUFFile(files.path).tensors.values())
+    spec = hub.describe(files)
+    table = None if spec.tie_word_embeddings else "model.embed_tokens.weight"
+    return [("floats", shape[1]) for name, shape in weight_shapes(spec) if len(shape) == 2 and name != table]

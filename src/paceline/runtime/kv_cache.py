@@ -42,8 +42,9 @@ class Workspace:
         """[num_elements] of `dtype` with undefined content. The next `take` of the same name reuses it."""
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < num_elements or buffer.device != device:
-            buffer = torch.empty(num_elements, dtype=dtype, device=device)
-            self._buffers[name, dtype] = buffer
+            buffer = None  # what it held is not wanted: let go of it first, so that both never exist
+            self._buffers.pop((name, dtype), None)
+            buffer = self._buffers[name, dtype] = torch.empty(num_elements, dtype=dtype, device=device)
         return buffer[:num_elements]
 
     @property

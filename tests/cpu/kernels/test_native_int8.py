@@ -14,6 +14,7 @@ from paceline.hub.ggml_types import GGML_TYPES
 from paceline.runtime.kernels.cpu import native
 from paceline.runtime.kernels.reference.blocks import ReferenceBlocks
 from paceline.runtime.kv_cache import Workspace
+from paceline.runtime.peak_memory import peak_memory
 
 pytestmark = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
 if not native.why_not():
@@ -150,6 +151,29 @@ def test_rows_may_lie_apart_on_both_sides_and_results_in_scratch_memory() -> Non
     assert not out[:, :4].any()
     assert not out[:, 44:].any()
     assert torch.equal(NativeInt8Blocks.apply(wide[:, :32], ours, None, Workspace()), expected)
+
+
+def test_rounded_rows_are_let_go_with_the_product() -> None:
+    """Ten MiB for these rows, in memory that nobody keeps."""
+    ours, x = packed("Q8_0", blocks("Q8_0", 16, 2048), 16, 2048), torch.ones(4096, 2048)
+    out = torch.zeros(4096, 16)
+    with peak_memory(torch.device("cpu")) as during:
+        NativeInt8Blocks.apply_into(x, ours, None, out)
+    with peak_memory(torch.device("cpu")) as again:
+        NativeInt8Blocks.apply_into(x, ours, None, out)
+    if during.num_bytes is None or again.num_bytes is None:
+        pytest.skip("this system does not say how much memory a product took")
+    rounded = native.library().paceline_cpu_linear_scratch(ours.kind, 4096, 2048)
+    assert rounded == 4096 * 2048 * 5 // 4
+    for taken in (during.num_bytes, again.num_bytes):  # memory that was kept would not be taken again
+        assert 0.8 * rounded < taken < 1.2 * rounded
+
+
+def test_memory_that_is_not_there_is_an_error_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, x, out = packed("Q8_0", blocks("Q8_0", 16, 64), 16, 64), torch.zeros(2, 64), torch.zeros(2, 16)
+    monkeypatch.setattr(native.library(), "paceline_cpu_linear_scratch", lambda *_: 1 << 60)
+    with pytest.raises(RuntimeError, match="memory"):
+        NativeInt8Blocks.apply_into(x, ours, None, out)
 
 
 def test_weights_for_the_two_products_do_not_join() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.cpu.quant.test_gguf_model import PROMPTS, tokenizer, write_llama
 from tests.fakes.model_folder import write_model
+from tests.pure.hub.gguf_maker import model_bytes, tensor
 
 from paceline import LLM, SamplingParams
 from paceline.assemble.core import build_core
@@ -95,6 +97,41 @@ def test_a_folder_of_floats_needs_to_be_rounded(tmp_path: Path) -> None:
     method = find_weight_method(asked, files, device="cpu", dtype="float32")
     assert method is not None
     assert (method.name, method.rounds) == ("gguf-int8", True)
+
+
+@needs_library
+def test_a_table_that_rows_are_only_gathered_from_is_not_enough(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    table: dict[str, Any] = {"token_embd.weight": ("Q8_0", (8, 32), bytes(8 * 34))}
+    head = {"output.weight": tensor(np.random.default_rng(0), 8, 32)}
+    asked = config(path, "", activation_dtype="int8")
+    path.write_bytes(model_bytes(tensors=table))  # the table is the head as well
+    assert find_weight_method(asked, inspect(path, "m"), device="cpu", dtype="float32") is not None
+    path.write_bytes(model_bytes(tensors=table | head))
+    with pytest.raises(UnsupportedError, match="would change nothing") as caught:
+        find_weight_method(asked, inspect(path, "m"), device="cpu", dtype="float32")
+    assert "weights in F32, of 16, 32, 8 inputs" in caught.value.seen
+    assert "quantization=int8" in caught.value.fix
+
+
+@needs_library
+@pytest.mark.parametrize("activation_dtype", ["float", "int8"])
+def test_rounding_that_reaches_no_product_is_refused(tmp_path: Path, activation_dtype: str) -> None:
+    if activation_dtype == "float" and native.has_avx512():
+        pytest.skip("oneDNN serves with AVX-512")
+    for name, sizes, reached in [
+        ("none", {"hidden_size": 40, "intermediate_size": 80, "head_dim": 12}, False),
+        ("attention's output alone", {"hidden_size": 40, "intermediate_size": 80, "head_dim": 16}, True),
+    ]:
+        folder = write_model(tmp_path / name, **sizes)
+        asked = config(folder, "", quantization="int8", activation_dtype=activation_dtype)
+        if reached:
+            assert find_weight_method(asked, inspect(folder, name), device="cpu", dtype="float32") is not None
+            continue
+        with pytest.raises(UnsupportedError, match="would change nothing") as caught:
+            find_weight_method(asked, inspect(folder, name), device="cpu", dtype="float32")
+        assert "floats, of 40, 48, 80 inputs" in caught.value.seen
+        assert "multiples of 32" in caught.value.expected
 
 
 @pytest.mark.parametrize("option", [{"activation_dtype": "int8"}, {"quantization": "int8"}], ids=str)

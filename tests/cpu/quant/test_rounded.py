@@ -28,12 +28,22 @@ def test_a_weight_is_off_by_half_a_step_at_most(dtype: torch.dtype) -> None:
     assert bool((error <= 0.5001 * step).all())
 
 
+@pytest.mark.parametrize("size", [1e-3, 1e-5, 4e-6, 1e-6, 1e-7, 3e-8])
+def test_small_groups_have_the_steps_that_half_precision_has(size: float) -> None:
+    """A scale rounded down would clip the largest weights: they would be off by many steps."""
+    weight = (torch.rand(400, 32) * 2 - 1) * torch.linspace(0.2, 1, 400)[:, None] * size
+    error = (floats_of(weight) - weight).abs().amax(1)
+    least = 2.0**-24  # of half precision; scales this small are multiples of it
+    step = (weight.abs().amax(1) / 127 / least).ceil() * least
+    assert bool((error <= 0.5001 * step).all())
+
+
 def test_what_8_bits_hold_is_kept() -> None:
     weight = torch.randint(-127, 128, (8, 64)).float() / 64
     weight[:, ::32] = 127 / 64
     assert torch.equal(floats_of(weight), weight)
     assert not floats_of(torch.zeros(2, 32)).any()
-    assert not floats_of(torch.full((2, 32), 1e-7)).any()
+    assert not floats_of(torch.full((2, 32), 2.9e-8)).any()
 
 
 @pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())

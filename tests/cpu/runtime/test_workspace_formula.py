@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from ctypes import byref
 
 import msgspec
 import pytest
@@ -11,12 +12,14 @@ import torch
 from tests.fakes.server_process import ROOT
 from tests.pure.config.specs import GEMMA_270M, SMOLLM2
 
-from paceline.contracts.kv import plan_kv_groups
+from paceline.contracts.kv import KVLayout, ceil_div, plan_kv_groups
 from paceline.contracts.request import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from paceline.cost import workspace
 from paceline.cost.workspace import activation_bytes, fast_attention_bytes, tiled_attention_bytes, worst_step
 from paceline.runtime import model_runner
+from paceline.runtime.kernels.cpu import native
 from paceline.runtime.kernels.torch_cpu import plan
+from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.loader.dummy import dummy_weights
 from paceline.runtime.logprobs import report
 from paceline.runtime.worker import Worker
@@ -35,6 +38,7 @@ def test_the_formula_knows_the_sizes_that_the_code_works_in():
 
 
 SPECS = {"llama": LLAMA, "gemma2": GEMMA2, "gemma3": GEMMA3}
+KINDS = ("fast", "reference", "int8")
 LIMITS = StepLimits(max_rows=24, max_tokens=280, max_model_len=2048, chunk_tokens=256)
 
 
@@ -42,11 +46,21 @@ def measure_all() -> dict[str, int | None]:
     """Peak of each worst step, in this process."""
     found = {}
     for name, spec in SPECS.items():
-        for numerics in ("fast", "reference"):
-            weights = dummy_weights(spec, seed=0, dtype=torch.float32)
-            worker = Worker.load(spec, weights, device="cpu", dtype=torch.float32, numerics=numerics)
-            found[f"{name}-{numerics}"] = worker.measure_worst_step(LIMITS, block_size=16).peak_bytes
+        for kind in KINDS:
+            if kind != "int8" or not native.why_not():
+                found[f"{name}-{kind}"] = load(spec, kind).measure_worst_step(LIMITS, block_size=16).peak_bytes
     return found
+
+
+def load(spec, kind):
+    method = None
+    if kind == "int8":
+        from paceline.runtime.quant.int8 import Int8Activations
+
+        method = Int8Activations(rounds=True)
+    weights = dummy_weights(spec, seed=0, dtype=torch.float32)
+    numerics = "reference" if kind == "reference" else "fast"
+    return Worker.load(spec, weights, device="cpu", dtype=torch.float32, numerics=numerics, weight_method=method)
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +72,65 @@ def measured():
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("numerics", ["fast", "reference"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SPECS)
-def test_the_worst_step_takes_no_more_than_the_formula_says(measured, name, numerics):
-    spec, peak = SPECS[name], measured[f"{name}-{numerics}"]
+def test_the_worst_step_takes_no_more_than_the_formula_says(measured, name, kind):
+    spec, peak = SPECS[name], measured.get(f"{name}-{kind}")
     if peak is None:
-        pytest.skip("this system does not say how much memory a step took")
+        pytest.skip("no kernel for it here, or this system does not say how much memory a step took")
     step = worst_step(spec, num_tokens=280, num_rows=24, context_tokens=2048)
-    if numerics == "fast":
+    if kind != "reference":
         attention = fast_attention_bytes(spec, step, 4)
     else:
         attention = tiled_attention_bytes(spec, step, len(plan_kv_groups(spec, 16, 4)))
     predicted, how = activation_bytes(spec, step, dtype_bytes=4, attention_bytes=attention)
     assert peak <= predicted, how
     assert peak > predicted / 6, "so loose a bound is no prediction"
+
+
+@pytest.mark.skipif(bool(native.why_not()) or native.has_avx512(), reason="blocks do not run in one call here")
+@pytest.mark.parametrize("name", ["as it is", "a narrow mlp"])
+def test_rounded_activations_are_within_the_formula(name):
+    """What all blocks in one call hold at once: the residual stream, and their scratch memory with rounded rows."""
+    spec = LLAMA if name == "as it is" else msgspec.structs.replace(LLAMA, intermediate_size=32)
+    scratch = {}
+    for kind in ("fast", "int8"):
+        worker = load(spec, kind)
+        worker.allocate_kv(KVLayout(groups=plan_kv_groups(spec, 16, 4), num_blocks=4, dtype="float32"))
+        decoder = worker.model._find_whole()
+        scratch[kind] = 4 * native.library().paceline_cpu_scratch_size(byref(decoder._decoder), 280)
+    widest = max(spec.hidden_size, spec.intermediate_size)
+    row = ceil_div(widest * 5 // 4, 64) * 64  # a scale and a sum for each 32 codes, to whole cache lines
+    assert scratch["int8"] - scratch["fast"] == 280 * row
+    step = worst_step(spec, num_tokens=280, num_rows=24, context_tokens=2048)
+    step = msgspec.structs.replace(step, num_logit_rows=0, logprobs=False)
+    predicted, _ = activation_bytes(spec, step, dtype_bytes=4, attention_bytes=0)
+    assert 280 * spec.hidden_size * 4 + scratch["int8"] <= predicted
+
+
+@pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
+def test_no_type_needs_more_for_rounded_rows_than_the_formula_says():
+    sizes = []
+    for ggml_type in (2, 3, 6, 7, 8, 12, 13, 14):
+        kind = native.library().paceline_cpu_packed_type(ggml_type, 1)
+        for num_inputs in (256, 768, 14336):
+            size = native.library().paceline_cpu_linear_scratch(kind, 7, num_inputs)
+            assert 7 * num_inputs < size <= 7 * (3 * num_inputs // 2 + workspace.CACHE_LINE)
+            sizes.append(size / (7 * num_inputs))
+    assert max(sizes) == 1.5
+    assert native.library().paceline_cpu_linear_scratch(0, 7, 256) == 0, "floats are not rounded"
+
+
+def test_scratch_memory_is_let_go_before_it_grows(monkeypatch):
+    held, empty = [], torch.empty
+    workspace_memory = Workspace()
+    monkeypatch.setattr(
+        torch, "empty", lambda *args, **kw: held.append(workspace_memory.num_bytes) or empty(*args, **kw)
+    )
+    for size in (10, 7, 20):
+        assert len(workspace_memory.take("x", size, torch.float32, torch.device("cpu"))) == size
+    assert held == [0, 0]
+    assert workspace_memory.num_bytes == 80
 
 
 def test_what_is_reported_takes_no_more_than_the_formula_says():

@@ -14,6 +14,7 @@ from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
+_FIRST_INT8 = 9  # WeightType in csrc/linear.h: from here on activations are rounded to 8 bits
 
 
 @dataclass(frozen=True)
@@ -87,18 +88,26 @@ def product_out(x: torch.Tensor, out_features: int, scratch: Workspace | None) -
 def multiply(
     x: torch.Tensor, weight: torch.Tensor, kind: int, out_features: int, bias: torch.Tensor | None, out: torch.Tensor
 ) -> None:
-    """The native call, for packed weights of any kind. Shapes are the caller's to check."""
+    """The native call, for packed weights of any kind. Shapes are the caller's to check.
+
+    Rounded activations live in memory of torch, not of the library: the worst step's measurement sees it go, and where
+    there is none torch raises RuntimeError."""
     x = x.float()
     if x.stride(1) != 1 or x.stride(0) < x.shape[1]:
         x = x.contiguous()
     if bias is not None:
         assert bias.shape == (out_features,)
         bias = bias.float().contiguous()
-    library().paceline_cpu_linear(
+    native, rounded = library(), None
+    if kind >= _FIRST_INT8:
+        size = native.paceline_cpu_linear_scratch(kind, x.shape[0], x.shape[1])
+        rounded = torch.empty(size, dtype=torch.uint8)
+    native.paceline_cpu_linear(
         x.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),
         out.data_ptr(),
+        None if rounded is None else rounded.data_ptr(),
         x.shape[0],
         x.shape[1],
         out_features,

@@ -7,10 +7,22 @@ namespace {
 
 // What a block writes on its way, one region after another.
 struct Scratch {
+  char* rounded;  // rows of the product at hand, where its weight meets activations of 8 bits
   float *normed, *qkv, *attended, *added, *gate_up, *active;
 };
 
 std::int64_t qkv_size(const Decoder& d) { return (d.num_heads + 2 * d.num_kv_heads) * d.head_dim; }
+
+// Floats that the largest of all products needs for rounded rows; a multiple of a cache line.
+std::int64_t rounded_size(const Decoder& d, std::int64_t tokens) {
+  std::int64_t most = 0;
+  for (const Block* block = d.blocks; block != d.blocks + d.num_blocks; ++block)
+    for (const Product* product : {&block->qkv, &block->out, &block->gate_up, &block->down})
+      for (std::int64_t i = 0; i < product->num_segments; ++i)
+        most = std::max(most, linear_scratch(static_cast<WeightType>(product->segments[i].type), tokens,
+                                             product->num_inputs));
+  return most / static_cast<std::int64_t>(sizeof(float));
+}
 
 Scratch divide(const Decoder& d, float* at, std::int64_t tokens) {
   const auto take = [&](std::int64_t size) {
@@ -19,6 +31,8 @@ Scratch divide(const Decoder& d, float* at, std::int64_t tokens) {
     return here;
   };
   Scratch found{};
+  found.rounded = reinterpret_cast<char*>(at);
+  at += rounded_size(d, tokens);
   found.normed = take(d.hidden);
   found.qkv = take(qkv_size(d));
   found.attended = take(d.num_heads * d.head_dim);
@@ -39,7 +53,7 @@ struct Run {
       const Segment& segment = product.segments[i];
       linear({x, segment.weight, segment.bias, out + at, pass.num_tokens, product.num_inputs, segment.num_outputs,
               product.num_inputs, product.num_outputs, static_cast<WeightType>(segment.type)},
-             threads);
+             s.rounded, threads);
     }
   }
 
@@ -85,7 +99,8 @@ struct Run {
 }  // namespace
 
 std::int64_t scratch_size(const Decoder& d, std::int64_t num_tokens) {
-  return num_tokens * (2 * d.hidden + qkv_size(d) + d.num_heads * d.head_dim + 3 * d.intermediate);
+  return rounded_size(d, num_tokens) +
+         num_tokens * (2 * d.hidden + qkv_size(d) + d.num_heads * d.head_dim + 3 * d.intermediate);
 }
 
 void run_blocks(const Decoder& decoder, const Pass& pass) {

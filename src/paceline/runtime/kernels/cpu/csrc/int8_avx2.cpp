@@ -6,7 +6,8 @@
 namespace paceline {
 namespace {
 
-constexpr std::size_t kBlockBytes = 192 << 10;  // of quantised rows: well within a second-level cache of 512 KiB
+constexpr std::size_t kBlockBytes = 192 << 10;  // of quantised rows, beside two panels in a second-level cache of 512 KiB
+constexpr std::int64_t kBlockTiles = 8;         // at least: each block reads the weights anew
 
 // |x| as bit patterns: those order as the numbers do, with NaN above all.
 __m256i magnitudes(__m256 x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
@@ -60,12 +61,14 @@ void tile_of(std::int64_t rows, const LinearTask& task, const char* x, std::int6
 }
 
 // A panel stays in the cache while rows pass it, in tiles of nearly equal height, and the last tile fetches the next
-// panel: with few rows that is what reads memory at its rate. Rows stay in the second-level cache while panels pass them.
+// panel: with few rows that is what reads memory at its rate. Rows stay in the second-level cache while panels pass
+// them, unless inputs are so many that kBlockTiles tiles of rows do not fit (48 rows of 4 bits: some 8,700 inputs); those
+// are read from the next level.
 template <WeightType type>
 void panels_of(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kRows = Codes<type>::kRows;
   const std::size_t panel_size = panel_bytes(type, task.num_inputs), stride = int8_row_bytes(type, task.num_inputs);
-  const std::int64_t most = std::max<std::int64_t>(8 * kRows, static_cast<std::int64_t>(kBlockBytes / stride));
+  const std::int64_t most = std::max<std::int64_t>(kBlockTiles * kRows, static_cast<std::int64_t>(kBlockBytes / stride));
   const std::int64_t num_blocks = (task.num_rows + most - 1) / most;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t begin = task.num_rows * block / num_blocks, end = task.num_rows * (block + 1) / num_blocks;

@@ -5,11 +5,16 @@ using namespace paceline;
 
 extern "C" {
 
-void paceline_cpu_linear(const float* x, const void* packed, const float* bias, float* out, std::int64_t num_rows,
-                         std::int64_t num_inputs, std::int64_t num_outputs, std::int64_t x_stride,
-                         std::int64_t out_stride, std::int32_t type, std::int32_t num_threads) {
+std::int64_t paceline_cpu_linear_scratch(std::int32_t type, std::int64_t num_rows, std::int64_t num_inputs) {
+  return linear_scratch(static_cast<WeightType>(type), num_rows, num_inputs);
+}
+
+// `scratch`: paceline_cpu_linear_scratch(...) bytes; null where that is 0.
+void paceline_cpu_linear(const float* x, const void* packed, const float* bias, float* out, void* scratch,
+                         std::int64_t num_rows, std::int64_t num_inputs, std::int64_t num_outputs,
+                         std::int64_t x_stride, std::int64_t out_stride, std::int32_t type, std::int32_t num_threads) {
   linear({x, packed, bias, out, num_rows, num_inputs, num_outputs, x_stride, out_stride, static_cast<WeightType>(type)},
-         num_threads);
+         static_cast<char*>(scratch), num_threads);
 }
 
 void paceline_cpu_rms_norm(const float* x, const float* weight, float* out, std::int64_t num_tokens,

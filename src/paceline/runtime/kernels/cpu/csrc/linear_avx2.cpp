@@ -7,7 +7,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 256 << 10;  // of activations: half of a second-level cache of 512 KiB
+constexpr std::int64_t kBlockBytes = 256 << 10;  // of activations: half of a second-level cache of 512 KiB; 48 rows at least
 constexpr std::int64_t kWidenRows = 9;           // from so many rows on, a quantised panel is widened once for all of them
 
 const char* panel_at(const LinearTask& task, std::int64_t panel) {

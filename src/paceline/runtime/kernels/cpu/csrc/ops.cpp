@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "int8.h"
 #include "parallel.h"
@@ -32,12 +31,9 @@ void share_panels(const LinearTask& task, int num_threads, const Work& work) {
   share(num_panels, grain, threads, work);
 }
 
-// Rows are quantised once for all panels, into memory of the calling thread that is kept for the next product.
-void linear_int8(const LinearTask& task, int num_threads) {
-  thread_local std::vector<char> kept;
-  const std::size_t size = int8_row_bytes(task.type, task.num_inputs) * static_cast<std::size_t>(task.num_rows);
-  if (kept.size() < size) kept.resize(size);
-  char* rows = kept.data();
+// Rows are quantised once for all panels. Their memory is the caller's, who counts it and knows what to do when there is
+// none: nothing is allocated here.
+void linear_int8(const LinearTask& task, char* rows, int num_threads) {
   share_rows(task.num_rows, task.num_inputs, num_threads,
              [&](std::int64_t first, std::int64_t last) { quantise_rows_avx2(task, rows, first, last); });
   share_panels(task, num_threads,
@@ -46,8 +42,12 @@ void linear_int8(const LinearTask& task, int num_threads) {
 
 }  // namespace
 
-void linear(const LinearTask& task, int num_threads) {
-  if (task.type >= kFirstInt8) return linear_int8(task, num_threads);
+std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs) {
+  return type < kFirstInt8 ? 0 : num_rows * static_cast<std::int64_t>(int8_row_bytes(type, num_inputs));
+}
+
+void linear(const LinearTask& task, char* scratch, int num_threads) {
+  if (task.type >= kFirstInt8) return linear_int8(task, scratch, num_threads);
   share_panels(task, num_threads,
                [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
 }

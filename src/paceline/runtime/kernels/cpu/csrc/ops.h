@@ -7,7 +7,11 @@
 
 namespace paceline {
 
-void linear(const LinearTask& task, int num_threads);
+// Bytes of scratch memory that a product needs: rows rounded to 8 bits, for weights that meet those; else 0.
+std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs);
+
+// `scratch` holds linear_scratch(...) bytes.
+void linear(const LinearTask& task, char* scratch, int num_threads);
 void rms_norm(const NormTask& task, std::int64_t num_tokens, int num_threads);
 void rope(const RopeTask& task, std::int64_t num_tokens, int num_threads);
 void gated(const GatedTask& task, std::int64_t num_tokens, int num_threads);
