@@ -162,9 +162,9 @@ def test_recent_decisions_are_told_in_words(browser, server):
 
 def test_an_answer_streams_and_says_what_it_cost(browser, server):
     with opened(browser, server.base_url) as page:
-        page.fill("#max-tokens", "400")  # 20 s while it is slow, however busy the browser's machine is
+        page.fill("#max-tokens", "80")
         page.fill("#temperature", "1")
-        server.control("slow 0.05")
+        server.control("slow 0.2")  # 16 s in all, however busy the browser's machine is
         try:
             say(page, "hello river and stone")
             said = last_answer(page).locator(".said")
