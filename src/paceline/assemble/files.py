@@ -27,15 +27,14 @@ def find_files(config: EngineConfig, environment: Environment) -> hub.ModelFiles
     return files
 
 
-def load_template(config: EngineConfig, files: hub.ModelFiles, tokenizer: TextTokenizer) -> ChatTemplate:
-    """The model's chat templates, or the one the configuration names instead."""
+def load_template(config: EngineConfig, files: hub.ModelFiles, tokenizer: TextTokenizer | None = None) -> ChatTemplate:
+    """The model's chat templates, or the one the configuration names instead. Without a tokenizer its special tokens
+    are not known to them."""
     given = config.model.chat_template
-    override = None if given is None else Path(given)
-    return ChatTemplate.load(files, override=override, special_tokens=tokenizer.special_tokens)
+    special = {} if tokenizer is None else tokenizer.special_tokens
+    return ChatTemplate.load(files, override=None if given is None else Path(given), special_tokens=special)
 
 
 def require_chat_template(config: EngineConfig) -> None:
     """Raise ConfigError when the model has no chat template and none is given. Reads no weights."""
-    files = find_files(config, read_environment())
-    given = config.model.chat_template
-    ChatTemplate.load(files, override=None if given is None else Path(given), special_tokens={}).require()
+    load_template(config, find_files(config, read_environment())).require()

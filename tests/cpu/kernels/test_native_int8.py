@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -28,14 +26,6 @@ def packed(name: str, raw: np.ndarray, outputs: int, inputs: int) -> BlockPanels
 def one_group(name: str) -> int:
     """The fewest inputs a weight can have."""
     return GGML_TYPES[NUMBERS[name]].block_size
-
-
-@pytest.fixture(params=[1, 2, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", TYPES)

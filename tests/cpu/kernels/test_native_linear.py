@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ from paceline.runtime.kv_cache import Workspace
 
 DTYPES = [torch.float32, torch.bfloat16]
 needs_library = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
-
-
-@pytest.fixture(params=[1, 2, 3])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def test_the_library_is_there_wherever_it_can_be_compiled() -> None:

@@ -14,6 +14,7 @@ a marker it counts anywhere, and so do those that follow, until what ends the ma
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -68,9 +69,9 @@ class BareParser(CallParser):
         end = self.MARKERS.get(marker, "")
         self._marker = "" if end and (yield from self._swallow(end)) else marker
 
+    @abstractmethod
     def _body(self, marker: str) -> Steps[None]:
         """Read calls; Malformed when there is none. `marker`: the one they stand behind, or ""."""
-        raise NotImplementedError
 
 
 class Llama3Parser(BareParser, JsonCallParser):

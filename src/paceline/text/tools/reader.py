@@ -10,6 +10,7 @@ same characters are read again as text.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -31,7 +32,7 @@ class Cut(Malformed):
     """The answer ended before it was whole."""
 
 
-class CallParser:
+class CallParser(ABC):
     """Implements `ToolParser`; a format overrides `_read`, which ends at the end of the answer.
 
     `tools`: those offered. Where a format has no marker, only text that names one of them is a call (any name will do
@@ -70,8 +71,9 @@ class CallParser:
         assert self._begin == len(self._buffer)
         return self._take_events()
 
+    @abstractmethod
     def _read(self) -> Steps[None]:
-        raise NotImplementedError
+        """The whole answer, to its end."""
 
     # --- reading
 
