@@ -1,12 +1,13 @@
 """Host time of a step by part: `python benchmarks/engine/step.py [--rows 1,32,256] [--waiting 10000]`.
 
-The input build of the torch runtime is measured too. `paceline bench-step` prints the same table.
+The input build of the torch runtime is measured too, and prices that learn from every step. `paceline bench-step` prints the same table.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from paceline.cost import LinearStepCost, StepCost
 from paceline.engine import bench
 from paceline.runtime.input_bench import TorchInputBuild
 
@@ -18,7 +19,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
     rows = [int(r) for r in options.rows.split(",")]
-    print(bench.render(bench.run(rows, options.waiting, steps=options.steps, make_build=TorchInputBuild)))
+    table = bench.run(
+        rows,
+        options.waiting,
+        steps=options.steps,
+        make_build=TorchInputBuild,
+        make_cost=lambda: StepCost.from_prior(LinearStepCost()),
+    )
+    print(bench.render(table))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "text": BASE | {"hub"},
     "engine": BASE,
     "cost": BASE,
-    "sim": BASE | {"engine", "cost"},
+    "planner": BASE | {"config", "cost"},  # later the simulator
+    "router": BASE,  # pure; prices come through the port
+    "sim": BASE | {"engine", "cost", "router", "lab"},  # lab: its workloads
     "runtime": BASE,
     "server": BASE | {"text", "config", ""},  # the engine is behind contracts.ports.EngineClient; "": the version
     "lab": BASE | {""},  # speaks HTTP only; "": the version, for the fingerprint
@@ -26,6 +28,8 @@ EVERYTHING = {"assemble"}  # the one file that picks concrete classes
 ALSO = {  # narrower than a whole package
     "paceline.runtime.loader": {"hub"},
     "paceline.cli.bench_step": {"engine"},  # times the engine without a model
+    "paceline.cli.calibrate": {"cost"},  # prints a calibration
+    "paceline.cli.plan": {"planner", "cost"},  # prints a plan
 }
 
 # Inside runtime: executor -> model_runner -> models -> layers -> kernels.
@@ -67,7 +71,9 @@ OUTSIDE: dict[str, set[str]] = {  # third-party packages a unit may use, where t
     "contracts": {"numpy", "msgspec"},
     "config": {"msgspec"},
     "cost": {"numpy", "msgspec", "scipy"},
+    "planner": {"numpy", "msgspec"},
     "engine": {"numpy", "msgspec", "zmq", "xxhash"},
+    "router": {"msgspec"},
     "sim": {"numpy", "msgspec"},
 }
 
@@ -89,6 +95,13 @@ IMPURE = {
 DECIDERS = (
     "paceline.contracts",
     "paceline.cost",
+    "paceline.router",
+    *(
+        f"paceline.planner.{name}"
+        for name in ("capacity", "cards", "devices", "layout", "ledger", "plan", "question", "search", "serve_file")
+    ),
+    *(f"paceline.planner.{name}" for name in ("speculation", "split", "steady", "step", "traffic", "walk")),
+    "paceline.planner.lint",
     "paceline.config.tree",
     "paceline.config.options",
     "paceline.config.roofline",
@@ -109,6 +122,7 @@ DECIDERS = (
             "block_pool",
             "prefix_cache",
             "kv_manager",
+            "horizon",
         )
     ),
 )

@@ -31,7 +31,7 @@ def test_help_loads_no_torch(arguments):
     assert not loaded & set(HEAVY)
 
 
-@pytest.mark.parametrize("package", ["config", "contracts", "cost", "engine", "hub", "sim", "text"])
+@pytest.mark.parametrize("package", ["config", "contracts", "cost", "engine", "hub", "planner", "sim", "text"])
 def test_packages_above_the_executor_port_load_without_torch(package):
     assert "torch" not in loaded_after(f"import paceline.{package}")
 

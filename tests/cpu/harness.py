@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from paceline.contracts.kv import KVGroupSpec, KVLayout, plan_kv_groups
+from paceline.contracts.kv import KVGroupSpec, KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import ModelSpec
 from paceline.runtime.forward_context import AttentionMetadata, ForwardContext, GroupMetadata, forward_context
 from paceline.runtime.kv_cache import KVCache
@@ -55,17 +55,28 @@ class BlockPool:
 def make_layout(
     spec: ModelSpec, *, block_size: int = 16, num_blocks: int = 256, dtype: torch.dtype = torch.float32
 ) -> KVLayout:
-    groups = plan_kv_groups(spec, block_size, dtype.itemsize)
-    return KVLayout(groups=groups, num_blocks=num_blocks, dtype=str(dtype).removeprefix("torch."))
+    name = str(dtype).removeprefix("torch.")
+    held = kv_format(name, spec)
+    groups = plan_kv_groups(spec, block_size, held.element_bytes, held.scale_bytes)
+    return KVLayout(groups=groups, num_blocks=num_blocks, dtype=name)
 
 
 class Harness:
     """Runs chunks of rows through a model."""
 
-    def __init__(self, model: Model, *, block_size: int = 16, num_blocks: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        block_size: int = 16,
+        num_blocks: int = 256,
+        seed: int = 0,
+        kv_dtype: torch.dtype | None = None,  # None: the model's
+    ) -> None:
         self.model = model
-        self.layout = make_layout(model.spec, block_size=block_size, num_blocks=num_blocks, dtype=model.context.dtype)
-        self.cache = KVCache(self.layout, model.spec, model.context.dtype)
+        kv_dtype = kv_dtype or model.context.dtype
+        self.layout = make_layout(model.spec, block_size=block_size, num_blocks=num_blocks, dtype=kv_dtype)
+        self.cache = KVCache(self.layout, model.spec, kv_dtype)
         self.pool = BlockPool(self.layout, self.cache, seed)
         model.bind_kv_cache(self.cache)
 

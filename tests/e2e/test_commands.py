@@ -21,7 +21,7 @@ def test_version_and_help(paceline: Run) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", paceline("--version").stdout)
     done = paceline("--help")
     assert done.returncode == 0
-    for command in ("models", "generate", "chat", "serve", "doctor", "replay", "demo", "bench-step"):
+    for command in ("models", "generate", "chat", "serve", "doctor", "replay", "demo", "bench-step", "calibrate"):
         assert command in done.stdout
 
 

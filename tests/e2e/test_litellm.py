@@ -32,6 +32,14 @@ async def later():
 out["async"] = asyncio.run(later())
 out["text"] = text_completion(model="text-completion-openai/" + sys.argv[2], api_base=base, api_key="none",
                               prompt="Once", temperature=0, max_tokens=8).choices[0].text
+arguments = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+tool = {"type": "function", "function": {"name": "f", "parameters": arguments}}
+must = dict(tools=[tool], tool_choice="required", parallel_tool_calls=False, temperature=0, max_tokens=100)
+call = completion(**chat, **must).choices[0]
+made = call.message.tool_calls[0].function
+out["tool"] = [call.finish_reason, made.name, made.arguments]
+parts = list(completion(**chat, **must, stream=True))
+out["pieces"] = "".join(t.function.arguments or "" for p in parts for t in p.choices[0].delta.tool_calls or [])
 for name, kind, fields in (("bad", litellm.BadRequestError, dict(temperature=-3)),
                            ("none", litellm.NotFoundError, dict(model="openai/nobody"))):
     try:
@@ -49,7 +57,7 @@ def test_litellm_gets_the_engines_answers() -> None:
     (greedy,) = serial.answers(hello, SamplingParams(temperature=0.0, max_tokens=8))
     (seeded,) = serial.answers(hello, SamplingParams(seed=5, temperature=0.8, max_tokens=8))
     (text,) = serial.answers("Once", SamplingParams(temperature=0.0, max_tokens=8))
-    with serve_toy() as server:
+    with serve_toy({"max_model_len": 2048, "num_blocks": 1024}) as server:  # tools are told in words
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, server.url, server.model],
             capture_output=True,
@@ -66,6 +74,8 @@ def test_litellm_gets_the_engines_answers() -> None:
         "stream": seeded.text,
         "async": greedy.text,
         "text": text.text,
+        "tool": ["tool_calls", "f", '{"a": 1}'],
+        "pieces": '{"a": 1}',
         "bad": 400,
         "none": 404,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 from tests.fakes.server_process import MODEL, RunningServer, eventually, running_server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 SIZES = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 375, "height": 812}}
 
@@ -53,6 +54,15 @@ def legend(page: Page, chart: str) -> dict[str, str]:
 def say(page: Page, text: str) -> None:
     page.fill("#prompt", text)
     page.press("#prompt", "Enter")
+
+
+def keep_answering(page: Page) -> None:
+    """Answers end at their limit, never by a token that happens to end them."""
+
+    def ask(route: Route) -> None:
+        route.continue_(post_data=json.dumps(route.request.post_data_json | {"ignore_eos": True}))
+
+    page.route("**/v1/chat/completions", ask)
 
 
 def last_answer(page: Page) -> Any:
@@ -162,6 +172,7 @@ def test_recent_decisions_are_told_in_words(browser, server):
 
 def test_an_answer_streams_and_says_what_it_cost(browser, server):
     with opened(browser, server.base_url) as page:
+        keep_answering(page)
         page.fill("#max-tokens", "80")
         page.fill("#temperature", "1")
         server.control("slow 0.2")  # 16 s in all, however busy the browser's machine is
@@ -190,8 +201,9 @@ def test_an_answer_streams_and_says_what_it_cost(browser, server):
 
 def test_stop_ends_the_request_in_the_engine(browser, server):
     with opened(browser, server.base_url, expect=("ERR_ABORTED",)) as page:
+        keep_answering(page)
         page.fill("#max-tokens", "400")
-        server.control("slow 0.05")
+        server.control("slow 0.1")
         try:
             say(page, "hello")
             eventually(lambda: last_answer(page).locator(".said").inner_text())
@@ -262,8 +274,9 @@ def test_keys_are_asked_for_and_stay_in_the_tab_and_a_lost_server_is_told(browse
 def test_it_follows_the_engine_through_a_death(browser, server):
     with opened(browser, server.base_url) as page:
         page.wait_for_selector("#state[data-state=ready]")
+        keep_answering(page)
         page.fill("#max-tokens", "400")
-        server.control("slow 0.05")
+        server.control("slow 0.1")
         say(page, "hello")
         eventually(lambda: last_answer(page).locator(".said").inner_text())
         server.control("die")

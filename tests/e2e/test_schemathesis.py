@@ -18,6 +18,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.fakes.served_toy import ADMIN_KEY, Served, serve_toy
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+NOT_SERVED = ("/v1/embeddings",)  # a 501 that is described
+FEW = 9  # calls of each operation
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,7 @@ def served() -> Iterator[Served]:
 def try_operation(server: Served, operation: Any, examples: int) -> int:
     """`examples` random calls of one operation; how many were made."""
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"} if "/internal/" in operation.path else {}
+    checks = [check for check in CHECKS if check is not not_a_server_error or operation.path not in NOT_SERVED]
     called = 0
 
     @settings(
@@ -43,7 +46,7 @@ def try_operation(server: Served, operation: Any, examples: int) -> int:
     def attempt(case: schemathesis.Case) -> None:
         nonlocal called
         response = case.call(base_url=server.url, headers=headers, timeout=60)
-        case.validate_response(response, checks=CHECKS)
+        case.validate_response(response, checks=checks)
         called += 1
 
     attempt()
@@ -62,10 +65,11 @@ def try_all(server: Served, examples: int) -> dict[str, int]:
 
 
 def test_the_description_holds(served: Served) -> None:
-    called = try_all(served, 12)
+    called = try_all(served, FEW)
     assert {"POST /v1/completions", "POST /v1/chat/completions", "GET /v1/models", "POST /tokenize"} <= set(called)
+    assert {"POST /v1/responses", "POST /v1/messages", "POST /v1/messages/count_tokens"} <= set(called)
 
 
 @pytest.mark.long
 def test_the_description_holds_for_long(served: Served) -> None:
-    try_all(served, 400)
+    try_all(served, 300)

@@ -26,7 +26,7 @@ from paceline.cost.linear import LinearStepCost
 from paceline.engine import EngineCore, Grammars, InProcessClient, Scheduler, SchedulerSettings, WallClock
 from paceline.engine.decisions import DecisionRing
 from paceline.errors import EngineDeadError
-from paceline.server.api import chat, completions, models, tokens
+from paceline.server.api import chat, completions, embeddings, messages, models, responses, tokens
 from paceline.server.errors import install_error_handlers
 from paceline.server.session import EngineSession
 from paceline.server.state import ModelCard, ServerState
@@ -58,21 +58,23 @@ def text_ids(text: str) -> list[int]:
     return list(text.encode())
 
 
-def byte_tokenizer(*, add_bos: bool = True) -> TextTokenizer:
+def byte_tokenizer(*, add_bos: bool = True, special: Sequence[str] = ()) -> TextTokenizer:
+    """`special`: further special tokens, with ids from VOCAB on."""
     from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
     from tokenizers import models as backends
 
     signs = {byte_level_bytes(sign)[0]: sign for sign in pre_tokenizers.ByteLevel.alphabet()}
     vocabulary = {signs[byte]: byte for byte in range(256)}
-    vocabulary |= {"<|start|>": BOS, "<|end|>": EOS}
+    marks = {"<|start|>": BOS, "<|end|>": EOS, **{text: VOCAB + i for i, text in enumerate(special)}}
+    vocabulary |= marks
     vocabulary |= {"".join(signs[b] for b in text.encode()): piece(i) for i, text in enumerate(PIECES)}
     backend = Tokenizer(backends.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, special=True) for text in ("<|start|>", "<|end|>")])
+    backend.add_special_tokens([AddedToken(text, special=True) for text in marks])
     return TextTokenizer(
         backend,
-        vocab_size=VOCAB,
+        vocab_size=VOCAB + len(special),
         piece_bytes=byte_level_bytes,
         special_tokens={"bos_token": "<|start|>", "eos_token": "<|end|>"},
         eos_token_ids=(EOS,),
@@ -190,6 +192,7 @@ async def api_server(
     *,
     scripts: dict[int, list[int]] | None = None,
     add_bos: bool = True,
+    special: Sequence[str] = (),
     max_model_len: int = 128,
     num_blocks: int = 256,
     template: str | None = TEMPLATE,
@@ -200,10 +203,11 @@ async def api_server(
 ) -> AsyncIterator[ApiServer]:
     """A server, ready, with a client that talks to it without a socket."""
     scripts = {} if scripts is None else scripts
-    tokenizer = byte_tokenizer(add_bos=add_bos)
+    tokenizer = byte_tokenizer(add_bos=add_bos, special=special)
+    size = tokenizer.vocab_size
     layout = make_layout(num_blocks, 4)
-    caps = scripted_caps(layout, max_rows=8, max_tokens=256, vocab_size=VOCAB, depth=1)
-    executor = GatedExecutor(ScriptedModel(scripts=scripts), caps, fault=fault)
+    caps = scripted_caps(layout, max_rows=8, max_tokens=256, vocab_size=size, depth=1)
+    executor = GatedExecutor(ScriptedModel(size, scripts=scripts), caps, fault=fault)
     limits = SchedulerSettings(
         **{"max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": max_model_len, **scheduling}
     )
@@ -218,7 +222,7 @@ async def api_server(
         decisions=DecisionRing(),
     )
     grammars = Grammars(
-        GrammarCompiler.of(tokenizer, vocab_size=VOCAB, eos_token_ids=[EOS]), vocab_size=VOCAB, eos_token_ids=(EOS,)
+        GrammarCompiler.of(tokenizer, vocab_size=size, eos_token_ids=[EOS]), vocab_size=size, eos_token_ids=(EOS,)
     )
     core = EngineCore(scheduler, executor, clock := SkippingClock(), grammars=grammars)
     engine = LocalEngine(core, background=True)
@@ -240,7 +244,7 @@ async def api_server(
     )
     app = FastAPI()
     app.state.server = state
-    for module in (chat, completions, tokens, models):
+    for module in (chat, completions, responses, messages, embeddings, tokens, models):
         app.include_router(module.router)
     install_error_handlers(app)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -3,12 +3,13 @@
 Modes: `serve`; `slow` (each step takes 50 ms); `stuck` (the result of the second step never comes); `stuck-plan` (the
 second plan is never finished); `fail` (raises while starting); `mute` (says something on stderr and
 exits before it is ready); `hang` (never gets ready); `crash` (the executor raises once three rows run together);
-`exit` (the process is gone then).
+`exit` (slow; the process is gone at the first step after SIGUSR1).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -47,9 +48,16 @@ class _Crashes(ScriptedExecutor):
         return super().submit(plan)
 
 
-class _Exits(ScriptedExecutor):
+class _Exits(_Slow):
+    """Goes when told to: by itself it might be gone before the reply to the call that made it go has left."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._told = threading.Event()
+        signal.signal(signal.SIGUSR1, lambda *_: self._told.set())
+
     def submit(self, plan: StepPlan) -> int:
-        if plan.num_rows >= 3:
+        if self._told.is_set():
             sys.stderr.write("a device error nobody catches\n")
             sys.stderr.flush()
             os._exit(42)

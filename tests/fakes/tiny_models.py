@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from paceline.contracts.kv import KVLayout, plan_kv_groups
+from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import LayerSpec, ModelSpec, RopeSpec
 from paceline.runtime.executor import TorchExecutor, build_executor
 from paceline.runtime.kernels.dispatch import Numerics
@@ -53,8 +53,9 @@ def tiny_spec(family: str, **changes: Any) -> ModelSpec:
 
 
 def tiny_layout(spec: ModelSpec, num_blocks: int, block_size: int, dtype: str = "float32") -> KVLayout:
-    size = 4 if dtype == "float32" else 2
-    return KVLayout(groups=plan_kv_groups(spec, block_size, size), num_blocks=num_blocks, dtype=dtype)
+    held = kv_format(dtype, spec)
+    groups = plan_kv_groups(spec, block_size, held.element_bytes, held.scale_bytes)
+    return KVLayout(groups=groups, num_blocks=num_blocks, dtype=dtype)
 
 
 def tiny_executor(
@@ -66,12 +67,13 @@ def tiny_executor(
     block_size: int = 4,
     numerics: Numerics = "reference",
     dtype: str = "float32",
+    kv_dtype: str | None = None,
     seed: int = 0,
     max_model_len: int = 64,
 ) -> TorchExecutor:
     """Weights are scaled so that the text hangs on what attention reads, not on the newest token alone."""
     spec = tiny_spec(family)
-    layout = tiny_layout(spec, num_blocks, block_size, dtype)
+    layout = tiny_layout(spec, num_blocks, block_size, kv_dtype or dtype)
     torch_dtype = getattr(torch, dtype)
     weights = dict(dummy_weights(spec, seed=seed, dtype=torch_dtype))
     for name, weight in weights.items():

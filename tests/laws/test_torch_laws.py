@@ -39,8 +39,16 @@ BLOCK_SIZE = 4
 TOKEN_BYTES = letter_bytes(VOCAB, (EOS,))
 STEP_S = 0.001
 NUM_GROUPS = {family: len(tiny_layout(tiny_spec(family), 1, BLOCK_SIZE).groups) for family in FAMILIES}
+INT8_KV = {"llama, int8 KV": "llama", "gemma3, int8 KV": "gemma3"}
+NUM_GROUPS |= {name: NUM_GROUPS[family] for name, family in INT8_KV.items()}
 law = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 fresh = settings(law, derandomize=False, max_examples=100)
+
+
+def executor_of(name: str, num_blocks: int, max_rows: int, max_tokens: int) -> TorchExecutor:
+    """Of a family, or of one over a cache of int8."""
+    family, kv_dtype = (INT8_KV[name], "int8") if name in INT8_KV else (name, "float32")
+    return tiny_executor(family, num_blocks, max_rows, max_tokens, max_model_len=MAX_MODEL_LEN, kv_dtype=kv_dtype)
 
 
 class PromptLookup:
@@ -67,7 +75,7 @@ class Script:
         return [r for step in sorted(self.submits) for r in self.submits[step]]
 
     def build(self, journal: StepJournal | None = None) -> TorchEngine:
-        executor = tiny_executor(self.family, self.num_blocks, max_rows=5, max_tokens=48, max_model_len=MAX_MODEL_LEN)
+        executor = executor_of(self.family, self.num_blocks, max_rows=5, max_tokens=48)
         return torch_engine(
             executor,
             drafter=PromptLookup() if self.drafts else None,
@@ -164,7 +172,7 @@ def run(script: Script, engine: TorchEngine, max_steps: int = 2000) -> tuple[dic
 @cache
 def reference_executor(family: str) -> tuple[TorchExecutor, Logits]:
     blocks = NUM_GROUPS[family] * (ceil_div(MAX_MODEL_LEN, BLOCK_SIZE) + 1)
-    executor = tiny_executor(family, blocks, 1, 64, max_model_len=MAX_MODEL_LEN)
+    executor = executor_of(family, blocks, 1, 64)
     logits = Logits()
     logits.watch(executor)
     return executor, logits
@@ -221,13 +229,13 @@ def holds_over_any_schedule(family: str, examples: settings) -> None:
     assert all(totals.values()), f"the traffic never met one of these: {totals}"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3, int8 KV"])
 def test_law_1_any_schedule_gives_the_text_and_the_bits_of_one_request_at_a_time(family: str) -> None:
     holds_over_any_schedule(family, settings(law, max_examples=10))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *INT8_KV])
 def test_law_1_holds_for_new_examples(family: str) -> None:
     holds_over_any_schedule(family, fresh)
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from paceline import hub
 from paceline.assemble.files import find_files
 from paceline.assemble.memory import DTYPE_BYTES, plan_engine_memory
+from paceline.assemble.step_cost import calibration_key, start_cost, step_prior
 from paceline.assemble.weights import find_weight_method
 from paceline.config import EngineConfig, Environment, Knobs, check_features, read_environment, resolve_knobs
-from paceline.config.roofline import Roofline
-from paceline.contracts.kv import KVLayout, plan_kv_groups
+from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import DeviceSpec, ModelSpec
-from paceline.cost.linear import LinearStepCost
+from paceline.cost import CalibrationKey, StepPrior
 from paceline.cost.memory import MemoryPlan
 from paceline.engine import EngineCore, Grammars, KVManager, Scheduler, SchedulerSettings, WallClock
 from paceline.engine.journal_file import begin_journal
@@ -46,6 +46,10 @@ class Core:
     knobs: Knobs
     memory: MemoryPlan
     tokenizer: TextTokenizer
+    cost_source: str  # where the prices of steps are from
+    cost_key: CalibrationKey
+    prior: StepPrior
+    weight_bytes: int
     phases: dict[str, float]
 
 
@@ -69,14 +73,16 @@ def build_core(
         check_features(config, spec, device=kind, dtype=dtype)
     with phases("device"):
         device = probe(config, kind, dtype)
-        knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype])
+        kv_dtype = config.cache.kv_dtype(dtype)
+        held = kv_format(kv_dtype, spec)
+        knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype], kv=held)
     with phases("weights"):
         worker = _load_weights(config, files, spec, kind, dtype)
     with phases("memory"):
         memory = plan_engine_memory(config, spec, device, dtype, knobs, worker)
-    settings = _settings(config, knobs, memory)
-    groups = plan_kv_groups(spec, config.cache.block_size, DTYPE_BYTES[dtype])
-    layout = KVLayout(groups=groups, num_blocks=memory.num_blocks, dtype=dtype)
+    settings = scheduler_settings(config, knobs, memory)
+    groups = plan_kv_groups(spec, config.cache.block_size, held.element_bytes, held.scale_bytes)
+    layout = KVLayout(groups=groups, num_blocks=memory.num_blocks, dtype=kv_dtype)
     with phases("kv cache"):
         executor = _executor(worker, layout, settings)
     kv = KVManager(
@@ -85,7 +91,9 @@ def build_core(
         max_chunk_tokens=settings.max_uncommitted_tokens(executor.caps.max_in_flight),
         model_revision=spec.revision,
     )
-    cost = _step_cost(spec, device, dtype)
+    cost_key = calibration_key(config, spec, device, dtype, layout, worker)
+    prior = step_prior(spec, device, dtype, layout, worker.weight_bytes)
+    cost, cost_source = start_cost(environment.home, cost_key, prior)
     eos_token_ids = sorted(i for i in {*spec.eos_token_ids, *tokenizer.eos_token_ids} if 0 <= i < spec.vocab_size)
     scheduler = Scheduler(settings, executor.caps, kv, cost, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
     journal = begin_journal(config.journal, scheduler, cost.prices)
@@ -107,6 +115,10 @@ def build_core(
         knobs=knobs,
         memory=memory,
         tokenizer=tokenizer,
+        cost_source=cost_source,
+        cost_key=cost_key,
+        prior=prior,
+        weight_bytes=worker.weight_bytes,
         phases=phases.seconds,
     )
 
@@ -148,7 +160,7 @@ def _load_weights(config: EngineConfig, files: hub.ModelFiles, spec: ModelSpec, 
     return Worker.load(spec, weights, device=kind, dtype=torch_dtype, numerics=config.numerics, weight_method=method)
 
 
-def _settings(config: EngineConfig, knobs: Knobs, memory: MemoryPlan) -> SchedulerSettings:
+def scheduler_settings(config: EngineConfig, knobs: Knobs, memory: MemoryPlan) -> SchedulerSettings:
     scheduling = config.scheduling
     return SchedulerSettings(
         max_num_seqs=knobs.max_num_seqs,
@@ -181,17 +193,6 @@ def _executor(worker: Worker, layout: KVLayout, settings: SchedulerSettings) -> 
         chunk_tokens=settings.max_chunk_tokens,
     )
     return build_executor(worker, limits)
-
-
-def _step_cost(spec: ModelSpec, device: DeviceSpec, dtype: str) -> LinearStepCost:
-    """Prices from two measured rates of the device: weights are read once a step, tokens multiplied, contexts read."""
-    roof = Roofline(spec, device, DTYPE_BYTES[dtype], DTYPE_BYTES[dtype])
-    return LinearStepCost(
-        fixed_ms=roof.read_ms,
-        per_token_ms=roof.token_ms,
-        per_row_ms=0.0,
-        per_context_token_ms=roof.kv_bytes(1) / roof.bytes_per_ms,
-    )
 
 
 def _seed_source(seed: int) -> Callable[[], int]:

@@ -32,8 +32,10 @@ def kernel_table(kind: str, dtype: str, numerics: str) -> list[tuple[str, str, s
 
 
 def bench_step(rows: Sequence[int], waiting: int) -> list[dict[str, Any]]:
-    """Host microseconds of a step by part, the torch input build included; see `engine.bench.run`."""
+    """Host microseconds of a step by part, the torch input build and prices that learn included; see
+    `engine.bench.run`."""
+    from paceline.cost import LinearStepCost, StepCost
     from paceline.engine.bench import run
     from paceline.runtime.input_bench import TorchInputBuild
 
-    return run(rows, waiting, make_build=TorchInputBuild)
+    return run(rows, waiting, make_build=TorchInputBuild, make_cost=lambda: StepCost.from_prior(LinearStepCost()))

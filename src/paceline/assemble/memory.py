@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paceline.config import EngineConfig, Knobs
-from paceline.contracts.kv import plan_kv_groups
+from paceline.contracts.kv import kv_format, plan_kv_groups
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.cost.memory import MemoryPlan, MemoryRequest, format_bytes, plan_memory
-from paceline.cost.workspace import (
-    activation_bytes,
-    compiled_products_bytes,
-    fast_attention_bytes,
-    tiled_attention_bytes,
-    worst_step,
-)
+from paceline.cost.workspace import compiled_products_bytes, step_workspace
 
 if TYPE_CHECKING:
     from paceline.runtime.worker import Worker
@@ -43,25 +37,27 @@ def plan_engine_memory(
         chunk_tokens=knobs.prefill_chunk_tokens,
         kv_tokens=kv_tokens,
     )
-    measured = worker.measure_worst_step(limits, block_size=config.cache.block_size)
+    kv_dtype = config.cache.kv_dtype(dtype)
+    held = kv_format(kv_dtype, spec)
+    measured = worker.measure_worst_step(limits, block_size=config.cache.block_size, kv_dtype=kv_dtype)
 
-    groups = plan_kv_groups(spec, config.cache.block_size, dtype_bytes)
+    groups = plan_kv_groups(spec, config.cache.block_size, held.element_bytes, held.scale_bytes)
+    op = "int8_attention" if kv_dtype == "int8" else "attention"
+    attention = choose(op, device.kind, DTYPES[dtype], config.numerics)
     widened = dtype != "float32" and device.kind == "cpu" and not native_half(DTYPES[dtype])
 
+    by_formula = step_workspace(
+        spec,
+        num_tokens=knobs.max_num_batched_tokens,
+        num_rows=knobs.max_num_seqs,
+        dtype_bytes=dtype_bytes,
+        num_groups=len(groups),
+        reference=attention.name == "reference",
+        widened=widened,
+    )
+
     def activations(max_model_len: int) -> tuple[int, str]:
-        worst = worst_step(
-            spec,
-            num_tokens=knobs.max_num_batched_tokens,
-            num_rows=knobs.max_num_seqs,
-            context_tokens=max_model_len,
-        )
-        if config.numerics == "reference":
-            attention = tiled_attention_bytes(spec, worst, len(groups))
-        else:
-            attention = fast_attention_bytes(spec, worst, dtype_bytes, widened=widened)
-        predicted, how = activation_bytes(
-            spec, worst, dtype_bytes=dtype_bytes, attention_bytes=attention, widened=widened
-        )
+        predicted, how = by_formula(max_model_len)
         if measured.peak_bytes is not None and measured.peak_bytes > predicted:
             return measured.peak_bytes, f"as measured, above the formula's {format_bytes(predicted)}: {how}"
         return predicted, how

@@ -19,11 +19,14 @@ def engine_info(built: Core) -> dict[str, Any]:
         "family": spec.family,
         "revision": spec.revision,
         "weight_dtype": spec.weight_dtype,
+        "stored_weight_bytes": spec.weight_bytes,
+        "weight_bytes": built.memory.ledger.weights.predicted_bytes,
         "num_parameters": spec.num_parameters,
         "path": str(built.files.path),
         "vocab_size": caps.vocab_size,
         "max_model_len": built.memory.max_model_len,
         "num_blocks": caps.layout.num_blocks,
+        "num_kv_groups": len(caps.layout.groups),
         "block_size": caps.layout.block_size,
         "dtype": built.dtype,
         "device": {
@@ -50,7 +53,7 @@ def engine_options(built: Core) -> list[dict[str, Any]]:
     derived = {d.name: d for d in built.knobs.derived}
     rows = []
     for option in option_table().values():
-        value = _value(built.config, option)
+        value = option_value(built.config, option)
         source = "default" if value == option.default else "set"
         reason = option.doc
         if option.name in derived:
@@ -81,6 +84,7 @@ def _row(option: Option, value: Any, source: str, reason: str) -> dict[str, Any]
     return {"name": option.path, "value": value, "group": option.group, "source": source, "reason": reason}
 
 
-def _value(config: EngineConfig, option: Option) -> Any:
+def option_value(config: EngineConfig, option: Option) -> Any:
+    """What the tree holds, before a profile has its say."""
     holder: Any = getattr(config, option.section) if option.section else config
     return getattr(holder, option.name)

@@ -9,6 +9,7 @@ from paceline.assemble.files import find_files, load_template
 from paceline.assemble.report import server_options
 from paceline.config import EngineConfig, ServerConfig, read_environment
 from paceline.phases import OnPhase
+from paceline.server.api.offered import dialect_line
 from paceline.server.lifespan import Launch, ServerProcess
 from paceline.server.session import EngineProcess
 from paceline.server.state import ServerState
@@ -40,4 +41,4 @@ def launch_of(config: EngineConfig, settings: ServerConfig) -> Launch:
     return Launch(model=config.model.model, spawn=spawn, load_text=load_text, options=server_options)
 
 
-__all__ = ["ServerState", "launch_of", "run_server"]
+__all__ = ["ServerState", "dialect_line", "launch_of", "run_server"]

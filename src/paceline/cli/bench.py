@@ -328,16 +328,20 @@ def _launch(model: str | None, serve: str, api_key: str | None) -> Launch:
 
 
 def _conclude(folder: Path, runs: list[StoredRun], *, many: bool, report: bool) -> None:
-    """The summary and, if asked for, the pages."""
+    """What a lint finds, the summary and, if asked for, the pages."""
+    from paceline.cli.lint import keep_findings
     from paceline.lab.report import render_report
     from paceline.lab.report.stored import stored_summary
     from paceline.lab.report.summary import print_summary, run_summary
 
+    found = keep_findings([run.path for run in runs])
     pages = [render_report(path) for path in [run.path for run in runs] + [folder] * many] if report else []
     if many:
         print_summary(stored_summary(folder))
     else:
         print_summary(run_summary(runs[0].info, runs[0].metrics, runs[0].verdict))
+    for line in found:
+        print(line)
     if pages:
         print(f"report: {pages[-1]}")
     print(f"records: {folder}")

@@ -8,17 +8,21 @@ import paceline
 from paceline.cli import (
     bench,
     bench_step,
+    calibrate,
     chat,
     demo,
     doctor,
     gate,
     generate,
+    lint,
     mock,
     models,
+    plan,
     quality,
     replay,
     report,
     serve,
+    sim,
     soak,
     tune,
 )
@@ -45,13 +49,17 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
+app.command("lint")(lint.lint)
 app.command("bench-step")(bench_step.bench_step)
+app.command("calibrate")(calibrate.calibrate)
+app.command("plan")(plan.plan)
 app.command("replay")(replay.replay)
 app.add_typer(bench.app, name="bench", help="Measure a server under load: goodput, TTFT, TPOT, with intervals.")
 app.command("tune")(tune.tune)
 app.add_typer(quality.app, name="quality", help="Score a server's answers, or compare two scored servers.")
 app.add_typer(gate.app, name="gate", help="Judge stored runs; probe caches across tenants. Exit codes for CI.")
 app.command("soak")(soak.soak)
+app.command("sim")(sim.sim)
 app.command("report")(report.report)
 app.command("mock")(mock.mock)
 app.command("demo")(demo.demo)

@@ -18,6 +18,7 @@ def report(
 ) -> None:
     """Write one HTML file that shows everything about a run and needs no network."""
     with clean_errors():
+        from paceline.assemble.lint import findings_by_node
         from paceline.lab.report import render_comparison, render_report
         from paceline.lab.report.stored import stored_summary
         from paceline.lab.report.summary import print_summary
@@ -25,7 +26,7 @@ def report(
         if against is not None:
             file = render_comparison(against, run, out or run / "comparison.html")
         else:
-            file = render_report(run, out)
+            file = render_report(run, out, findings=findings_by_node(run))
         if summary:
             print_summary(stored_summary(run, against, file))
         else:

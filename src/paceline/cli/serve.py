@@ -7,6 +7,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.lint import look_for_mistakes
 from paceline.cli.options import EngineConfig, ServerConfig, engine_options
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ def serve(*, config: EngineConfig, server: ServerConfig) -> None:
     start_logging(server.log_level)
     raise_file_limit()
     say(f"paceline serve {config.model.model}: /ready tells the phase while it loads")
-    run_server(config, server, lambda state, url: announce(state, url))
+
+    def ready(state: ServerState, url: str) -> None:
+        announce(state, url)
+        look_for_mistakes(config, state)
+
+    run_server(config, server, ready)
 
 
 def start_logging(level: str) -> None:
@@ -44,6 +50,8 @@ def raise_file_limit() -> None:
 
 def announce(state: ServerState, url: str) -> None:
     """What a person needs to go on: how the start went, what the memory is for, and a line to try."""
+    from paceline.assemble.server import dialect_line
+
     report = state.report
     phases = report["phases"]
     say(f"ready in {sum(state.engine.phases.values()):.2f} s: {_times(phases)}")
@@ -59,6 +67,8 @@ def announce(state: ServerState, url: str) -> None:
         body, path = {"model": state.model.id, "prompt": "Once upon a time", "max_tokens": 32}, "/v1/completions"
     key = "" if state.tenants.open else " -H 'Authorization: Bearer YOUR_KEY'"
     say(f"model {state.model.id}: up to {state.model.max_model_len} tokens, {report.get('dtype', '')}")
+    if state.pipeline.template.sources:
+        say(dialect_line(state))
     say(f"API at {url}/v1, described in docs/reference/api.md and {url}/openapi.json; metrics at {url}/metrics")
     if not state.settings.disable_page:
         say(f"page at {url}/")

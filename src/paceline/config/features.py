@@ -49,6 +49,7 @@ FEATURES: tuple[Feature, ...] = (
     # KV cache
     Feature(name="kv_groups"),  # sliding and full layers in one pool of blocks
     Feature(name="kv_dtype:compute"),
+    Feature(name="kv_dtype:int8"),  # rounded by token and head
     Feature(
         name="prefix_cache",
         conflicts=(("state:not_rewindable", "a recurrent state cannot be cut back to a block's edge"),),
@@ -62,9 +63,9 @@ FEATURES: tuple[Feature, ...] = (
             name=f"kv_dtype:{kind}",
             instead="kv_dtype:compute",
             available=False,
-            why_not=f"a quantised KV cache is {NOT_YET}",
+            why_not=f"a KV cache of that type is {NOT_YET}; int8 is there",
         )
-        for kind in ("fp8", "int8", "int4")
+        for kind in ("fp8", "int4")
     ),
     *(
         Feature(

@@ -13,6 +13,7 @@ import msgspec
 
 from paceline.config.roofline import Roofline
 from paceline.config.tree import EngineConfig, Profile
+from paceline.contracts.kv import KVFormat
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.errors import ConfigError
 
@@ -354,12 +355,13 @@ class _Resolver:
 
 
 def resolve_knobs(
-    config: EngineConfig, spec: ModelSpec, device: DeviceSpec, *, dtype_bytes: int, kv_dtype_bytes: int | None = None
+    config: EngineConfig, spec: ModelSpec, device: DeviceSpec, *, dtype_bytes: int, kv: KVFormat | None = None
 ) -> Knobs:
     """Every derived option of `config` for this model on this device.
 
-    `dtype_bytes` and `kv_dtype_bytes` are the sizes of the resolved compute and KV types. Raises ConfigError when
-    values that were set contradict each other or the model.
+    `dtype_bytes` is the size of the resolved compute type, `kv` what the KV cache holds (None: that type).
+    Raises ConfigError when values that were set contradict each other or the model.
     """
-    roof = Roofline(spec, device, dtype_bytes, dtype_bytes if kv_dtype_bytes is None else kv_dtype_bytes)
+    kv = kv or KVFormat(dtype_bytes)
+    roof = Roofline(spec, device, dtype_bytes, kv.element_bytes, kv.scale_bytes)
     return _Resolver(config, spec, device, roof).resolve()

@@ -13,24 +13,27 @@ from __future__ import annotations
 
 import math
 
+from paceline.contracts.kv import KVFormat
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 
 
 class Roofline:
     """Two bounds of one model on one device."""
 
-    def __init__(self, spec: ModelSpec, device: DeviceSpec, dtype_bytes: int, kv_dtype_bytes: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, device: DeviceSpec, dtype_bytes: int, kv_dtype_bytes: int, kv_scale_bytes: int = 0
+    ) -> None:
         lookup = 0 if spec.tie_word_embeddings else spec.vocab_size * spec.hidden_size  # read by index, not multiplied
         self.matmul_weights = spec.num_parameters - lookup
         self.weight_bytes = spec.num_parameters * dtype_bytes
-        self._spec, self._kv_dtype_bytes = spec, kv_dtype_bytes
+        self._spec, self._kv = spec, KVFormat(kv_dtype_bytes, kv_scale_bytes)
         self.bytes_per_ms = device.memory_gbps * 1e6
         self.token_ms = 2 * self.matmul_weights / (device.gflops * 1e6)
         self.read_ms = self.matmul_weights * dtype_bytes / self.bytes_per_ms
 
     def kv_bytes(self, num_tokens: int) -> int:
         """KV of one sequence of `num_tokens`."""
-        return self._spec.kv_bytes(num_tokens, self._kv_dtype_bytes)
+        return self._kv.sequence_bytes(self._spec, num_tokens)
 
     def decode_ms(self, num_rows: int, context: int) -> float:
         """One token for each of `num_rows` rows whose sequences hold `context` tokens."""

@@ -59,6 +59,17 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         str | None, option("Certificate chain (PEM); with it the server speaks HTTPS.", "baseline")
     ] = None
     ssl_keyfile: Annotated[str | None, option("Private key (PEM) of the certificate.", "baseline")] = None
+    tool_call_parser: Annotated[
+        Literal["auto", "hermes", "qwen3_coder", "llama3_json", "mistral", "mistral_args", "pythonic", "json"],
+        option("Format in which the model writes tool calls; auto: as its chat template tells.", "baseline"),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        Literal["auto", "none", "think", "mistral", "thinking", "seed", "thought"],
+        option(
+            "Markers around the model's reasoning; auto: as its chat template tells. none: it stays in the text.",
+            "baseline",
+        ),
+    ] = "auto"
     allowed_origins: Annotated[
         tuple[str, ...], option("Origins whose pages may call the API (CORS); * is every origin.", "baseline")
     ] = ()

@@ -115,7 +115,11 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 16
     kv_cache_dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8", "int4"],
-        option("Type of cached K and V. auto: the compute type.", "quantisation"),
+        option(
+            "Type of cached K and V. auto: the compute type. int8: codes of 8 bits with a scale for each token and "
+            "head, a quarter of the memory of float32 and rounded.",
+            "quantisation",
+        ),
     ] = "auto"
     memory_utilization: Annotated[
         float | None,
@@ -159,6 +163,10 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             "Share of blocks that stay free when a request is admitted beside others.", "kv", derived=True, ge=0, le=0.5
         ),
     ] = None
+
+    def kv_dtype(self, compute: str) -> str:
+        """What the cache holds where the compute type is `compute`."""
+        return compute if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
 
 
 class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,28 +76,68 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
         return sum(g.max_blocks(num_tokens, chunk) for g in self.groups)
 
 
-def plan_kv_groups(spec: ModelSpec, block_size: int, dtype_bytes: int) -> tuple[KVGroupSpec, ...]:
+class KVFormat(msgspec.Struct, frozen=True):
+    """How K and V lie in the cache: so many bytes for a number, and so many for the scale of one head of one token."""
+
+    element_bytes: int
+    scale_bytes: int = 0
+
+    def sequence_bytes(self, spec: ModelSpec, num_tokens: int) -> int:
+        """KV that a sequence of `num_tokens` needs at least; see `ModelSpec.kv_bytes`."""
+        scales = 2 * spec.num_kv_heads * self.scale_bytes
+        cached = sum(min(num_tokens, x.window or num_tokens) for x in spec.layers if x.attention != "state")
+        return spec.kv_bytes(num_tokens, self.element_bytes) + scales * cached
+
+
+KV_FORMATS = {
+    "float32": KVFormat(4),
+    "bfloat16": KVFormat(2),
+    "float16": KVFormat(2),
+    "int8": KVFormat(1, scale_bytes=4),
+}
+
+
+def kv_format(dtype: str, spec: ModelSpec) -> KVFormat:
+    """Of a cache of `dtype` for the model. Raises UnsupportedError for a model whose cache cannot be kept so."""
+    found = KV_FORMATS[dtype]
+    if found.scale_bytes and (spec.latent is not None or spec.head_dim % 4):
+        raise UnsupportedError(
+            f"this model's KV cache cannot be kept as {dtype}",
+            seen="one compressed vector for all heads" if spec.latent is not None else f"head_dim {spec.head_dim}",
+            expected="K and V by head, head_dim a multiple of 4",
+            fix="leave kv_cache_dtype at auto",
+        )
+    return found
+
+
+def plan_kv_groups(spec: ModelSpec, block_size: int, dtype_bytes: int, scale_bytes: int = 0) -> tuple[KVGroupSpec, ...]:
     """Fold a model's layers into groups of equal byte size.
 
     Layers of one kind (and window) are cut into runs as long as the rarest kind has layers, so Gemma 3 with 15 sliding
     and 3 full layers becomes 5 + 1 groups of 3. A last, shorter run is padded; the padding is memory lost and small.
+    `dtype_bytes` and `scale_bytes` are those of a `KVFormat`.
     """
-    kinds: dict[tuple[str, int | None], list[int]] = {}
+    kinds: dict[tuple[KVGroupKind, int | None], list[int]] = {}
     for index, layer in enumerate(spec.layers):
+        if layer.attention == "state":
+            continue  # keeps a state of one size for each sequence, no blocks
         if layer.attention == "sliding" and layer.window is None:
             raise UnsupportedError(
                 "a sliding layer without a window", seen=f"layer {index}", expected="window in tokens"
             )
-        key = (layer.attention, layer.window if layer.attention == "sliding" else None)
+        key: tuple[KVGroupKind, int | None] = (layer.attention, layer.window if layer.attention == "sliding" else None)
         kinds.setdefault(key, []).append(index)
+    if not kinds:
+        raise UnsupportedError("a model without a KV cache", seen=f"{spec.num_layers} layers that keep a state each")
     size = min(len(layers) for layers in kinds.values())
-    bytes_per_block = size * block_size * spec.kv_bytes_per_token_per_layer(dtype_bytes)
+    per_token = spec.kv_bytes_per_token_per_layer(dtype_bytes) + 2 * spec.num_kv_heads * scale_bytes
+    bytes_per_block = size * block_size * per_token
     groups = []
     for (kind, window), layers in sorted(kinds.items(), key=lambda item: item[1][0]):
         for at in range(0, len(layers), size):
             groups.append(
                 KVGroupSpec(
-                    kind="full" if kind == "full" else "sliding",
+                    kind=kind,
                     layers=tuple(layers[at : at + size]),
                     block_size=block_size,
                     bytes_per_block=bytes_per_block,

@@ -11,10 +11,12 @@ import numpy as np
 from paceline.contracts.decision import Decision
 from paceline.contracts.kv import KVEvents, KVLayout, KVStats
 from paceline.contracts.request import Request, RequestOutput
-from paceline.contracts.step import SampleInputs, StepPlan, StepResult
+from paceline.contracts.step import Logits, SampleInputs, StepPlan, StepResult
 
 SpecKind = Literal["host", "device"]
 Handle: TypeAlias = Any
+Prices: TypeAlias = dict[str, float | tuple[float, ...]]
+"""What a cost model knows, by the names of the arguments that make an equal one. A journal begins with it."""
 
 
 class StepShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +27,7 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     num_sampled: int
     context_tokens: int  # sum over rows of tokens already cached
     attention_pairs: int = 0  # sum over rows of query positions x visible context
+    num_prompt_logits: int = 0  # positions whose logits are computed to report the prompt, not to draw
 
 
 def plan_shape(plan: StepPlan) -> StepShape:
@@ -36,6 +39,7 @@ def plan_shape(plan: StepPlan) -> StepShape:
         num_sampled=int(((plan.num_draft + 1) * plan.sample).sum()),
         context_tokens=int(start.sum()),
         attention_pairs=int((count * start + count * (count + 1) // 2).sum()),
+        num_prompt_logits=int(count[plan.logits == Logits.ALL].sum()),
     )
 
 
@@ -92,7 +96,15 @@ class CostModel(Protocol):
         """Marginal time of computing `num_tokens` prompt positions behind `num_cached` others."""
         ...
 
-    def observe(self, shape: StepShape, ms: float) -> None: ...
+    def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
+        """Most positions of one prompt, behind `num_cached` others, that a step of `shape` takes in and still ends
+        within `ms`; 0 when not even one fits."""
+        ...
+
+    def observe(self, shape: StepShape, ms: float) -> None:
+        """A step of `shape` took `ms` on the device. Part of what a journal replays: an answer may depend on what was
+        observed before, and on nothing else."""
+        ...
 
 
 class Drafter(Protocol):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.contracts.ports import StepShape
+from paceline.contracts.ports import Prices, StepShape
+from paceline.cost.room import most_tokens
 from paceline.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ class LinearStepCost:
         self.last_observed: tuple[StepShape, float] | None = None
 
     @property
-    def prices(self) -> dict[str, float]:
+    def prices(self) -> Prices:
         """The arguments that make an equal one."""
         return {
             "fixed_ms": self.fixed_ms,
@@ -56,6 +57,10 @@ class LinearStepCost:
         if num_tokens <= 0:
             return 0.0
         return self.per_token_ms * num_tokens + self.per_row_ms + self.per_context_token_ms * num_cached
+
+    def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
+        """Most positions of one prompt behind `num_cached` others that a step of `shape` takes within `ms`."""
+        return most_tokens(self.step_ms, ms, shape, num_cached, at_most)
 
     def observe(self, shape: StepShape, ms: float) -> None:
         self.last_observed = (shape, ms)

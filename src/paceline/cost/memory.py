@@ -1,6 +1,6 @@
 """The one memory ledger: what each part takes, predicted before start and measured after, and the KV size that follows.
 
-    device memory = weights + draft model + adapters + encoder + KV + activations + communication
+    device memory = weights + draft model + adapters + encoder + KV + recurrent state + activations + communication
                   + graphs and engine + margin + left
 
 The KV cache never gets all the rest. Activations are those of the *worst* step the configuration admits (`workspace`),
@@ -26,6 +26,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 MARGIN_SHARE = 0.05
 MIN_MARGIN_BYTES = 64 * MIB
+NAMES = {"graphs": "graphs and engine", "state": "recurrent state"}  # of entries, as they are shown
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -53,6 +54,7 @@ class MemoryLedger(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Entry
     encoder: Entry
     kv: Entry
+    state: Entry
     activations: Entry
     communication: Entry
     graphs: Entry
@@ -68,6 +70,7 @@ class MemoryLedger(msgspec.Struct, frozen=True, kw_only=True):
             self.adapters,
             self.encoder,
             self.kv,
+            self.state,
             self.activations,
             self.communication,
             self.graphs,
@@ -104,7 +107,7 @@ class MemoryLedger(msgspec.Struct, frozen=True, kw_only=True):
             if not entry.predicted_bytes and not entry.measured_bytes:
                 continue
             measured = "" if entry.measured_bytes is None else format_bytes(entry.measured_bytes)
-            name = "graphs and engine" if entry.name == "graphs" else entry.name.replace("_", " ")
+            name = NAMES.get(entry.name, entry.name.replace("_", " "))
             rows.append((name, format_bytes(entry.predicted_bytes), measured, entry.how))
         rows.append(("total", format_bytes(self.total), "", f"of {format_bytes(self.budget_bytes)} granted"))
         rows.append(("left to others", format_bytes(self.left), "", f"of {format_bytes(self.device_bytes)} usable"))
@@ -164,7 +167,10 @@ class MemoryRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter_bytes: int = 0
     encoder_bytes: int = 0
     communication_bytes: int = 0
+    state_bytes: int = 0  # recurrent state of one sequence, in layers without a KV cache
     graph_bytes: int = 0  # captured graphs and the engine process without weights
+    weights_how: str = "parameters x bytes of the compute type"  # where weight_bytes comes from
+    communication_how: str = ""
     compiled_bytes: int = 0  # products that a CPU library compiles on first use and keeps
     margin_share: float = MARGIN_SHARE
 
@@ -181,7 +187,8 @@ def plan_memory(request: MemoryRequest, activations: Callable[[int], tuple[int, 
     margin = margin_bytes(budget, r.margin_share)
     fixed = r.weight_bytes + r.draft_model_bytes + r.adapter_bytes + r.encoder_bytes
     graphs = r.graph_bytes + r.compiled_bytes
-    fixed += r.communication_bytes + graphs + margin
+    state = r.state_bytes * r.max_num_seqs
+    fixed += state + r.communication_bytes + graphs + margin
     layout = KVLayout(groups=r.groups, num_blocks=1)
     notes: list[str] = []
 
@@ -261,7 +268,7 @@ def plan_memory(request: MemoryRequest, activations: Callable[[int], tuple[int, 
             name="weights",
             predicted_bytes=r.weight_bytes,
             measured_bytes=r.weight_bytes if r.weights_in_place else None,
-            how="parameters x bytes of the compute type",
+            how=r.weights_how,
         ),
         draft_model=Entry(name="draft_model", predicted_bytes=r.draft_model_bytes),
         adapters=Entry(name="adapters", predicted_bytes=r.adapter_bytes),
@@ -271,8 +278,13 @@ def plan_memory(request: MemoryRequest, activations: Callable[[int], tuple[int, 
             predicted_bytes=final.total_bytes,
             how=f"{num_blocks} + 1 blocks of {format_bytes(layout.bytes_per_block)}: {how}",
         ),
+        state=Entry(
+            name="state",
+            predicted_bytes=state,
+            how=f"{r.max_num_seqs} sequences x {format_bytes(r.state_bytes)}, at any length",
+        ),
         activations=Entry(name="activations", predicted_bytes=workspace, how=activation_how),
-        communication=Entry(name="communication", predicted_bytes=r.communication_bytes),
+        communication=Entry(name="communication", predicted_bytes=r.communication_bytes, how=r.communication_how),
         graphs=Entry(
             name="graphs",
             predicted_bytes=graphs,

@@ -1,13 +1,16 @@
 """Workspace of the worst step a configuration admits, by formula: the activations line of the memory ledger.
 
 Symbols: T tokens and R rows of the step, C longest context, h hidden size, q = query heads x head dim,
-k = KV heads x head dim, m intermediate size, S rows of logits at once, V vocabulary, b bytes of the compute type.
+k = KV heads x head dim (of a latent model, 2 k is what it caches of a token), m intermediate size (of a mixture, all
+that one token goes through), S rows of logits at once, V vocabulary, b bytes of the compute type.
 Each formula follows the tensors of the code it speaks of. Parts of a step that are never alive together are added all
 the same: an allocator keeps what one part freed while the next asks for other sizes. Compared with measured peaks of
 three families, six shapes of steps, both numerics (float32, glibc): 1.05 to 2.4 times what was measured, median 1.5.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -50,6 +53,19 @@ def worst_step(spec: ModelSpec, *, num_tokens: int, num_rows: int, context_token
     )
 
 
+def cached_width(spec: ModelSpec) -> int:
+    """Numbers that one token leaves in the cache of one layer, 2 k above."""
+    return spec.kv_bytes_per_token_per_layer(1)
+
+
+def mlp_width(spec: ModelSpec) -> int:
+    """Width of the widest MLP one token goes through."""
+    x = spec.experts
+    routed = 0 if x is None else x.num_active * x.intermediate_size + x.shared_intermediate_size
+    dense = 0 if all(layer.routed for layer in spec.layers) else spec.intermediate_size
+    return max(routed, dense)
+
+
 def fast_attention_bytes(spec: ModelSpec, step: WorstStep, dtype_bytes: int, *, widened: bool = False) -> int:
     """Attention that gathers blocks and multiplies them in batches.
 
@@ -62,8 +78,7 @@ def fast_attention_bytes(spec: ModelSpec, step: WorstStep, dtype_bytes: int, *, 
     and masks, 2 x 4 T x what a query may see, where a window or a soft-cap needs them. `widened`: half precision that
     is computed in float32, so gathered twice.
     """
-    kv = spec.num_kv_heads * spec.head_dim
-    context = 2 * kv * step.context_tokens
+    context = cached_width(spec) * step.context_tokens
     element_bytes = dtype_bytes + 4 if widened else dtype_bytes
     gathered = (max(GATHER_ELEMENTS, context) + 2 * context) * element_bytes
     scores = 3 * 4 * spec.num_heads * step.num_rows * step.context_tokens
@@ -86,8 +101,8 @@ def tiled_attention_bytes(spec: ModelSpec, step: WorstStep, num_groups: int) -> 
     masks       A 16 C bytes             for each KV group
     """
     tiles = step.num_rows + ceil_div(step.num_tokens, QUERY_TILE)
-    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    gathered = 3 * 2 * tiles * KV_TILE * kv * 4
+    query = spec.num_heads * spec.head_dim
+    gathered = 3 * tiles * KV_TILE * cached_width(spec) * 4
     scores = 4 * tiles * spec.num_heads * QUERY_TILE * KV_TILE * 4
     state = 6 * tiles * QUERY_TILE * query * 4
     masks = num_groups * tiles * QUERY_TILE * ceil_div(step.context_tokens, KV_TILE) * KV_TILE
@@ -120,14 +135,12 @@ def activation_bytes(
 
     `widened` as in `fast_attention_bytes`.
     """
-    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    query, width = spec.num_heads * spec.head_dim, mlp_width(spec)
     element_bytes = dtype_bytes + 4 if widened else dtype_bytes
     hidden = 3 * step.num_tokens * spec.hidden_size * element_bytes
-    projections = step.num_tokens * (2 * query + 2 * kv) * element_bytes
-    rounded = 3 * max(spec.hidden_size, query, spec.intermediate_size) // 2 + CACHE_LINE
-    mlp = step.num_tokens * max(
-        5 * spec.intermediate_size * element_bytes, 3 * spec.intermediate_size * element_bytes + rounded
-    )
+    projections = step.num_tokens * (2 * query + cached_width(spec)) * element_bytes
+    rounded = 3 * max(spec.hidden_size, query, width) // 2 + CACHE_LINE
+    mlp = step.num_tokens * max(5 * width * element_bytes, 3 * width * element_bytes + rounded)
     copies = LOGITS_COPIES if step.logprobs else PLAIN_LOGITS_COPIES
     logits = copies * step.num_logit_rows * spec.vocab_size * 4
     if step.logprobs:
@@ -140,3 +153,30 @@ def activation_bytes(
         f"logits {format_bytes(logits)}"
     )
     return total, how
+
+
+def step_workspace(
+    spec: ModelSpec,
+    *,
+    num_tokens: int,
+    num_rows: int,
+    dtype_bytes: int,
+    num_groups: int,
+    reference: bool = False,
+    widened: bool = False,
+) -> Callable[[int], tuple[int, str]]:
+    """The workspace of the worst step as a function of the longest sequence: what `plan_memory` asks for.
+
+    The one path from a configuration to its activations, for the engine and for plans of it. `reference`: attention of
+    the reference numerics.
+    """
+
+    def activations(max_model_len: int) -> tuple[int, str]:
+        worst = worst_step(spec, num_tokens=num_tokens, num_rows=num_rows, context_tokens=max_model_len)
+        if reference:
+            attention = tiled_attention_bytes(spec, worst, num_groups)
+        else:
+            attention = fast_attention_bytes(spec, worst, dtype_bytes, widened=widened)
+        return activation_bytes(spec, worst, dtype_bytes=dtype_bytes, attention_bytes=attention, widened=widened)
+
+    return activations

@@ -55,7 +55,7 @@ class Applier:
                     _keep_prompt_logprobs(state, result.prompt_logprobs[row])
             if not flight.samples[index]:
                 state.computed += flight.counts[index]
-                self._commit(state, now)
+                self.commit(state, now)
                 continue
             assert got >= 1, f"step {flight.step} drew nothing for row {row}"
             num_drafts = flight.num_drafts[index]
@@ -67,7 +67,7 @@ class Applier:
                 state.drafts = proposed.tolist()
             simple = state.rules.matcher is None and not (state.wants_logprobs or state.has_grammar)
             if got == 1 and simple and not rejected:
-                self._one_token(state, tokens[begin], flight.counts[index], now)
+                self.one_token(state, tokens[begin], flight.counts[index], now)
                 continue
             if rejected:
                 self._waste(state, rejected)
@@ -78,7 +78,7 @@ class Applier:
         state.wasted_tokens += count
         self._life.wasted_tokens += count
 
-    def _one_token(self, state: RequestState, token: int, count: int, now: float) -> None:
+    def one_token(self, state: RequestState, token: int, count: int, now: float) -> None:
         """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar."""
         rules = state.rules
         output = state.output
@@ -88,7 +88,7 @@ class Applier:
         kv = state.kv
         assert kv is not None
         if count > 1 or state.computed >= kv.next_commit:
-            self._commit(state, now)
+            self.commit(state, now)
         if token in rules.stop_ids or known >= state.limit:
             finish = rules.check(token, None, index, known)
             if finish is not None:
@@ -123,7 +123,7 @@ class Applier:
             state.computed -= past
             state.planned -= past
             self._waste(state, past)
-        self._commit(state, now)
+        self.commit(state, now)
         if rules.matcher is None:
             ids, kept = tokens[:taken], list(logprobs[:taken])
             hold_bytes = 0
@@ -150,7 +150,7 @@ class Applier:
             reason = Reason.STOP_STRING if isinstance(stop, str) else Reason.STOP_TOKEN
         self._life.finish(state, finish, reason, now, token_ids=ids, logprobs=logprobs)
 
-    def _commit(self, state: RequestState, now: float) -> None:
+    def commit(self, state: RequestState, now: float) -> None:
         """Blocks up to `computed` are final: the cache may show them, windows may drop what they no longer see."""
         kv = state.kv
         assert kv is not None

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout
-from paceline.contracts.ports import ExecutorCaps, StepShape
+from paceline.contracts.ports import CostModel, ExecutorCaps, StepShape
 from paceline.contracts.request import Request, SamplingParams, TokenPrompt
 from paceline.contracts.step import StepPlan, StepResult, encode
 from paceline.engine.decisions import DecisionRing
@@ -31,13 +31,16 @@ _VOCAB = 32_000
 
 
 class _FlatCost:
-    """Every step takes a millisecond: the scheduler must ask somebody, and the answer should cost nothing."""
+    """Every step takes a millisecond: the scheduler must ask somebody. Who has prices that learn measures them too."""
 
     def step_ms(self, shape: StepShape) -> float:
         return 1.0
 
     def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
         return 0.01 * num_tokens
+
+    def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
+        return at_most
 
     def observe(self, shape: StepShape, ms: float) -> None:
         pass
@@ -73,7 +76,7 @@ def _layout(rows: int, num_tokens: int) -> KVLayout:
     return KVLayout(groups=(group,), num_blocks=(rows + 1) * (num_tokens // block_size + 2))
 
 
-def _scheduler(layout: KVLayout, rows: int, num_tokens: int) -> Scheduler:
+def _scheduler(layout: KVLayout, rows: int, num_tokens: int, cost: CostModel) -> Scheduler:
     caps = ExecutorCaps(
         layout=layout,
         max_rows=rows,
@@ -82,7 +85,7 @@ def _scheduler(layout: KVLayout, rows: int, num_tokens: int) -> Scheduler:
     )
     settings = SchedulerSettings(max_num_seqs=rows, max_num_batched_tokens=caps.max_tokens, max_model_len=num_tokens)
     kv = KVManager(caps.layout, max_chunk_tokens=settings.max_uncommitted_tokens(caps.max_in_flight))
-    return Scheduler(settings, caps, kv, _FlatCost(), eos_token_ids=(_VOCAB - 1,), decisions=DecisionRing())
+    return Scheduler(settings, caps, kv, cost, eos_token_ids=(_VOCAB - 1,), decisions=DecisionRing())
 
 
 def _request(request_id: int, max_tokens: int) -> Request:
@@ -100,12 +103,13 @@ def measure(
     *,
     steps: int = 200,
     make_build: MakeInputBuild | None = None,
+    make_cost: Callable[[], CostModel] | None = None,
 ) -> dict[str, float]:
     """Median microseconds per part over `steps` decode steps."""
-    warm = 20
+    warm = 100  # until the interpreter has specialised what runs and caches are warm
     tokens = _PROMPT_TOKENS + steps + warm + 4 * rows
     layout = _layout(rows, tokens + 1)
-    scheduler = _scheduler(layout, rows, tokens + 1)
+    scheduler = _scheduler(layout, rows, tokens + 1, _FlatCost() if make_cost is None else make_cost())
     inputs = make_build(layout, rows, tokens + 1) if make_build is not None else None
     for request_id in range(rows + waiting):
         scheduler.add(_request(request_id, tokens - _PROMPT_TOKENS), 0.0)
@@ -150,17 +154,18 @@ def run(
     *,
     steps: int = 200,
     make_build: MakeInputBuild | None = None,
+    make_cost: Callable[[], CostModel] | None = None,
 ) -> list[dict[str, Any]]:
     """One entry per row count, with nobody waiting and with `waiting` requests.
 
     Keys: `rows`, `waiting`, `parts` (name -> median µs), `host_ms` (their sum, `encode` excluded: it is paid only when
     the executor is in another process), `limit_ms` (None where no limit is set). `make_build` lends the runtime's
-    input build, to be measured with them.
+    input build, to be measured with them; `make_cost` the prices that `plan` asks and `apply` teaches.
     """
     table: list[dict[str, Any]] = []
     for num_rows in rows:
         for num_waiting in dict.fromkeys((0, waiting)):
-            parts = measure(num_rows, num_waiting, steps=steps, make_build=make_build)
+            parts = measure(num_rows, num_waiting, steps=steps, make_build=make_build, make_cost=make_cost)
             host_ms = sum(us for name, us in parts.items() if name != "encode") / 1000
             table.append(
                 {

@@ -67,7 +67,8 @@ class BlockPool(Generic[Label]):
     @property
     def available(self) -> int:
         """Blocks that may be taken or promised now."""
-        return self.num_free + len(self._cached) - self.reserved - self._claims
+        unused = self.num_blocks - self._next_fresh + 1 + len(self._returned) + len(self._cached)
+        return unused - self.reserved - self._claims
 
     def refs(self, block: int) -> int:
         return self._refs.get(block, 0)

@@ -242,7 +242,10 @@ class ChildClient:
             while not self._child.calls.poll(_SLICE_MS):
                 if self._closing:
                     self._bury("the engine is closed")
-                if self._child.process.poll() is not None or time.monotonic() > end:
+                gone = self._child.process.poll() is not None
+                if gone and self._child.calls.poll(_SLICE_MS):
+                    break  # its last reply was still on the way
+                if gone or time.monotonic() > end:
                     self._bury(f"the engine process has not answered for {self._call_timeout_s:g} s")
             reply = decode(self._child.calls.recv(), Reply)
             self._settle(reply)

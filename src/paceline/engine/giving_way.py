@@ -28,6 +28,11 @@ class GivingWay:
         self._life = life
         self._last = False
 
+    @property
+    def gave_way(self) -> bool:
+        """Rows were left out of the last step."""
+        return self._last
+
     def choose(self, selection: Selection, shares: Shares | None, now: float) -> None:
         """Take the rows that give way out of `selection.decodes`."""
         before, self._last = self._last, False

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
 
-from paceline.contracts.ports import ExecutorCaps
+from paceline.contracts.ports import ExecutorCaps, Prices
 from paceline.contracts.request import Request
 from paceline.contracts.step import StepResult, decode, encode
 from paceline.engine.settings import SchedulerSettings
@@ -42,7 +42,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag="began"):
     model_revision: str
     eos_token_ids: tuple[int, ...]
     token_bytes: tuple[bytes, ...] | None
-    prices: dict[str, float]  # of the cost model, by the names its constructor has for them
+    prices: Prices  # what the cost model knew, by the names of the arguments that make it again
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):

@@ -1,7 +1,7 @@
 """The step journal as a file: begun by an engine that was told to (`--journal FILE`), read and replayed anywhere.
 
-    python -c 'from paceline.engine import replay_file; from paceline.cost import LinearStepCost
-               print(replay_file("run.journal", LinearStepCost))'
+    python -c 'from paceline.engine import replay_file; from paceline.cost import restore
+               print(replay_file("run.journal", restore))'
 
 The file begins with what the scheduler was built from, so it needs no model, no device and no configuration. It holds
 the token ids of prompts and outputs: it is made readable by its owner alone, and belongs where secrets may be.
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.contracts.ports import CostModel
+from paceline.contracts.ports import CostModel, Prices
 from paceline.engine.journal import Began, Event, Replay, StepJournal, read_stream, replay_events
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.scheduler import Scheduler
@@ -27,13 +27,13 @@ MAX_FILE_BYTES = 1 << 30
 def begin_journal(
     path: str | Path | None,
     scheduler: Scheduler,
-    prices: Mapping[str, float],
+    prices: Prices,
     *,
     max_bytes: int = MAX_FILE_BYTES,
     report: Callable[[str], None] | None = None,
 ) -> StepJournal | None:
-    """A journal in a new file, for the engine around `scheduler`; None without a path. `prices`: the arguments that
-    make its cost model again.
+    """A journal in a new file, for the engine around `scheduler`; None without a path. `prices`: what makes its cost
+    model again, as it is now.
 
     A file that is there already becomes `path` + ".old": the run before a restart is often the one wanted. At
     `max_bytes`, or when the disk is full, recording stops and `report` is told (none: a Python warning); what is there
@@ -78,8 +78,9 @@ def read_journal(path: str | Path) -> Iterator[Event]:
 def replay_file(path: str | Path, make_cost: Callable[..., CostModel]) -> Replay:
     """Build the recorded scheduler anew, feed it the file, and compare every plan.
 
-    `make_cost` is the class of the recording's cost model; it is called with the recorded prices by name. Raises
-    EngineError at the first plan that differs, and for what `read_journal` raises.
+    `make_cost` is called with the recorded prices by name, and makes the cost model that the recording began with. It
+    then learns again what that one learnt. Raises EngineError at the first plan that differs, and for what
+    `read_journal` raises.
     """
     events = read_journal(path)
     first = next(events, None)

@@ -243,6 +243,12 @@ class KVManager:
         pool = self._pool
         begin = kv.capacity_tokens // self._block_size
         end = ceil_div(num_tokens, self._block_size)
+        if self._num_groups == 1 and not self._sliding and not kv.promised[0]:  # decoding, as most models do
+            if end - begin > pool.available:
+                return None
+            kv.tables[0] += (taken := pool.allocate(end - begin))
+            kv.capacity_tokens, kv.num_blocks = end * self._block_size, kv.num_blocks + end - begin
+            return [(0, begin + at, block) for at, block in enumerate(taken)]
         from_promise = [min(end - begin, promised) for promised in kv.promised]
         total, promised = (end - begin) * self._num_groups, sum(from_promise)
         if total - promised > pool.available:

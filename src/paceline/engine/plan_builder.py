@@ -6,7 +6,7 @@ is taken from whoever matters least; what cannot run now says why.
 
 from __future__ import annotations
 
-from paceline.contracts.ports import CostModel, Drafter, ExecutorCaps, StepShape
+from paceline.contracts.ports import CostModel, Drafter, ExecutorCaps
 from paceline.contracts.step import RowAdmit, StepPlan
 from paceline.engine import policies
 from paceline.engine.admission import Admission
@@ -48,6 +48,16 @@ class PlanBuilder:
         self.room = Room(life, caps.layout)
         self.prefills = Prefills(settings, cost, life, self.room)
         self._giving_way = GivingWay(cost, life)
+
+    @property
+    def only_decodes(self) -> bool:
+        """Without somebody new, a plan for rows with one token to go holds those and nothing else, now and after it."""
+        return not (self._speculate or self._decode_cut or self._giving_way.gave_way or self.prefills.is_forming)
+
+    @property
+    def charges(self) -> bool:
+        """Positions are charged to tenants."""
+        return self._fair
 
     def build(self, now: float) -> tuple[StepPlan, Flight | None]:
         """The plan of the step `life.step`, and how to read its result; None with an empty plan."""
@@ -129,24 +139,15 @@ class PlanBuilder:
         rows.add_decodes(selection.decodes, selection.drafts)
         for state, count in selection.prefills:
             rows.add_chunk(state, count)
-        num_tokens = sum(rows.counts)
-        num_rows = len(rows.rows)
-        life.computed_tokens += num_tokens
+        shape = rows.shape()
+        life.computed_tokens += shape.num_tokens
         life.wasted_tokens += rows.wasted
         if self._fair:
             for state, count in zip(rows.states, rows.counts, strict=True):
                 life.queue.charge(state, count)
-        est_ms = self._cost.step_ms(
-            StepShape(
-                num_tokens=num_tokens,
-                num_rows=num_rows,
-                num_sampled=sum(rows.samples) + len(rows.draft_ids),
-                context_tokens=sum(rows.starts),
-                attention_pairs=rows.attention_pairs,
-            )
-        )
+        est_ms = self._cost.step_ms(shape)
         releases, life.releases = life.releases, []
-        return rows.plan(selection, admits, releases, est_ms), rows.flight()
+        return rows.plan(selection, admits, releases, est_ms), rows.flight(shape)
 
     def _row_admit(self, state: RequestState) -> RowAdmit:
         request = state.request

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paceline.contracts.ports import StepShape
 from paceline.contracts.step import NO_FEED, Int32, Logits, RowAdmit, StepPlan
 from paceline.engine.kv_manager import NewBlocks
 from paceline.engine.request_state import NO_ROW, RequestState
@@ -47,7 +48,7 @@ class Selection:
 class Flight:
     """A plan in flight: which request, at which epoch, each of its rows is. Entries are parallel, in plan order."""
 
-    __slots__ = ("counts", "epochs", "num_drafts", "rows", "samples", "states", "step")
+    __slots__ = ("counts", "epochs", "num_drafts", "rows", "samples", "shape", "states", "step")
 
     def __init__(
         self,
@@ -57,8 +58,10 @@ class Flight:
         counts: list[int],
         num_drafts: list[int],
         samples: list[int],
+        shape: StepShape,
     ) -> None:
         self.step = step
+        self.shape = shape
         self.states = states
         self.epochs = [s.epoch for s in states]
         self.rows = rows
@@ -119,6 +122,7 @@ class RowColumns:
         "feeds",
         "logits",
         "num_drafts",
+        "prompt_logits",
         "rows",
         "samples",
         "starts",
@@ -144,6 +148,7 @@ class RowColumns:
         self.draft_ids: list[int] = []
         self.wasted = 0  # positions computed once before
         self.attention_pairs = 0
+        self.prompt_logits = 0
 
     def add_decodes(self, decodes: list[RequestState], drafts: dict[int, list[int]]) -> None:
         """Rows with one known (or in-flight) token to go: each draws. The hot path."""
@@ -204,6 +209,7 @@ class RowColumns:
         self.wants.append(self._want(state) if reaches_end else 0)
         if not state.prompt_logprobs_done and start < state.num_prompt - 1:
             self.logits.append(_LOGITS_ALL)
+            self.prompt_logits += count
         else:
             self.logits.append(_LOGITS_LAST if reaches_end else _LOGITS_NONE)
         self.samples.append(int(reaches_end))
@@ -221,8 +227,18 @@ class RowColumns:
             state.last_draw_step = self.step
         return reaches_end
 
-    def flight(self) -> Flight:
-        return Flight(self.step, self.states, self.rows, self.counts, self.num_drafts, self.samples)
+    def shape(self) -> StepShape:
+        return StepShape(
+            num_tokens=sum(self.counts),
+            num_rows=len(self.rows),
+            num_sampled=sum(self.samples) + len(self.draft_ids),
+            context_tokens=sum(self.starts),
+            attention_pairs=self.attention_pairs,
+            num_prompt_logits=self.prompt_logits,
+        )
+
+    def flight(self, shape: StepShape) -> Flight:
+        return Flight(self.step, self.states, self.rows, self.counts, self.num_drafts, self.samples, shape)
 
     def plan(self, selection: Selection, admits: tuple[RowAdmit, ...], releases: list[int], est_ms: float) -> StepPlan:
         # one array: a fixed cost once, not once per column

@@ -20,6 +20,7 @@ from paceline.engine.settings import SchedulerSettings
 from paceline.engine.shares import Shares
 
 _ASK_AGAIN_STEPS = 16
+NO_END = 1 << 62  # steps
 
 
 class Prefills:
@@ -187,6 +188,28 @@ class Prefills:
         if kv is None:
             return 0
         return self._enter(selection, head, kv, left, now)
+
+    @property
+    def is_forming(self) -> bool:
+        """A batch is being formed: admission waits for company, or has places left in a static batch."""
+        return self.hold_until is not None or self._batch_left > 0
+
+    def closed_steps(self, head: RequestState, *, sliding: bool) -> int:
+        """For how many plans from now on `head` is sure to wait for the reason on record, if nobody comes or ends and
+        rows only decode. `sliding`: there are windows, which give blocks back on the way. 0: only a plan can say."""
+        settings, running = self._settings, self._life.running
+        if settings.policy == "fair" or settings.max_wait_ms > 0.0:
+            return 0
+        if settings.batching == "static":
+            return NO_END if running and head.reason is Reason.STATIC_BATCH else 0
+        lowest = self._life.lowest_running_class
+        if lowest is None or lowest > head.priority:
+            return 0
+        if len(running) >= settings.max_num_seqs:
+            return NO_END if head.reason is Reason.NO_ROWS else 0
+        if sliding or head.reason is not Reason.NO_BLOCKS or not self._still_blocked(head, lowest):
+            return 0
+        return self._blocked_until - self._life.step
 
     def _still_blocked(self, head: RequestState, lowest: int | None) -> bool:
         """It lacked blocks, and nothing got better since: a long prompt is not quoted at every step for that. Hits may

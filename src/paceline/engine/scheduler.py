@@ -12,17 +12,18 @@ tensors, threads, and the prices themselves (a `CostModel` is asked).
 from __future__ import annotations
 
 from collections import ChainMap, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from paceline.contracts.decision import Decision, Kind, Reason
 from paceline.contracts.kv import KVEvents
-from paceline.contracts.ports import CostModel, Drafter, EngineStats, ExecutorCaps
+from paceline.contracts.ports import CostModel, Drafter, EngineStats, ExecutorCaps, Prices
 from paceline.contracts.request import FinishReason, Request, RequestOutput
 from paceline.contracts.step import StepPlan, StepResult
 from paceline.engine.admission import Admission
 from paceline.engine.apply import Applier
 from paceline.engine.deadlines import Deadlines
 from paceline.engine.decisions import DecisionRing, behind
+from paceline.engine.horizon import DecodeRun, Horizon
 from paceline.engine.journal import Began
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.lifecycle import Lifecycle
@@ -55,12 +56,14 @@ class Scheduler:
         self.settings = settings
         self.decisions = DecisionRing() if decisions is None else decisions
         self._caps = caps
+        self._cost = cost
         self._kv = kv
         self._queue = WaitingQueue(settings.policy)
         self._admission = Admission(settings, caps, kv, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
         self._life = Lifecycle(kv, self._queue, self.decisions, num_rows=settings.max_num_seqs)
         self._builder = PlanBuilder(settings, caps, cost, self._life, self._admission, drafter)
         self._applier = Applier(self._life)
+        self._horizon = Horizon(self._builder, self._applier, self._life)
         self._deadlines = Deadlines()
         self._flights: deque[Flight] = deque()
 
@@ -124,8 +127,21 @@ class Scheduler:
         )
 
     def apply(self, result: StepResult, now: float) -> None:
-        """Take in the result of the oldest plan in flight."""
-        self._applier.apply(self._flights.popleft(), result, now)
+        """Take in the result of the oldest plan in flight; the cost model learns what it took."""
+        flight = self._flights.popleft()
+        self._applier.apply(flight, result, now)
+        if result.device_ms > 0.0:
+            self._cost.observe(flight.shape, result.device_ms)
+
+    def horizon(self) -> DecodeRun | None:
+        """The run of decode steps that the next plans make up, as far as nothing comes from outside; None: plan as
+        always. Only between steps, and never with several plans in flight. See `engine.horizon`."""
+        return self._horizon.look() if self._caps.max_in_flight == 1 and not self._flights else None
+
+    def apply_repeated(self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float]) -> None:
+        """Plan and apply the first steps of a run at once: as many as `times` has intervals. The cost model does not
+        learn from them."""
+        self._horizon.apply_repeated(run, tokens, times)
 
     def outputs(self) -> list[RequestOutput]:
         """What became final since the last call, in order."""
@@ -143,7 +159,7 @@ class Scheduler:
 
     # looking
 
-    def describe(self, prices: Mapping[str, float]) -> Began:
+    def describe(self, prices: Prices) -> Began:
         """What it was built from, as a journal begins with it; `prices` are the arguments of its cost model."""
         kv, admission = self._kv, self._admission
         return Began(

@@ -1,12 +1,16 @@
 """The paged KV cache: one storage of bytes, seen as typed blocks by each layer.
 
-    storage   [slots, 2, num_kv_heads, blocks, block_size, head_dim]
-               |      |                |
-               |      K, V             id 0 is the null block: zeros, never written
+    storage   [slots, 2, num_kv_heads, blocks, block_size, record]
+               |      |                |                   |
+               |      K, V             |                   head_dim numbers, and with 8 bits their scale
+               |                       id 0 is the null block: zeros, never written
                position of a layer within its KV group
 
 Block ids are shared by all groups: block b belongs to one group at a time, and layer i of that group keeps its K and V
 in slot `group.layers.index(i)`. Heads lie outside blocks, so gathered blocks are what batched products read as it is.
+
+A cache of int8 holds codes, and behind those of each head of each token one float32 that multiplies them: a scale that
+depends on nothing else, so what is read does not depend on who else was written. `kernels.reference.kv_int8` says how.
 """
 
 from __future__ import annotations
@@ -17,8 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paceline.contracts.kv import NULL_BLOCK, KVLayout
+from paceline.contracts.kv import KV_FORMATS, NULL_BLOCK, KVLayout
 from paceline.contracts.specs import ModelSpec
+
+SCALE_BYTES = KV_FORMATS["int8"].scale_bytes
+KV_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in KV_FORMATS}  # by KVLayout.dtype
 
 
 def _zeros(num_bytes: int, device: torch.device) -> torch.Tensor:
@@ -56,7 +63,8 @@ class Workspace:
 class LayerCache:
     """One layer's part of the cache, in the shapes that kernels use. All of them are views of one memory.
 
-    H KV heads, B blocks (the null block included), S block size, D head_dim.
+    H KV heads, B blocks (the null block included), S block size, D numbers of a record: head_dim, and where they are
+    int8 `SCALE_BYTES` more.
     """
 
     kv: torch.Tensor  # [2, H, B, S, D]
@@ -70,9 +78,14 @@ class LayerCache:
     def num_blocks(self) -> int:
         return self.kv.shape[2]
 
+    @property
+    def has_scales(self) -> bool:
+        """Whether records are codes of 8 bits with their scale."""
+        return self.kv.dtype == torch.int8
+
 
 class KVCache:
-    """Storage for `layout.num_blocks` blocks and the null block. Fresh blocks are zero."""
+    """Storage for `layout.num_blocks` blocks and the null block. Fresh blocks are zero. `dtype`: what `layout` says."""
 
     def __init__(
         self, layout: KVLayout, spec: ModelSpec, dtype: torch.dtype, device: torch.device | str = "cpu"
@@ -81,7 +94,8 @@ class KVCache:
         self.dtype = dtype
         self.device = torch.device(device)
         num_slots, block_size = layout.layers_per_group, layout.block_size
-        shape = (num_slots, 2, spec.num_kv_heads, layout.num_blocks + 1, block_size, spec.head_dim)
+        record = spec.head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
+        shape = (num_slots, 2, spec.num_kv_heads, layout.num_blocks + 1, block_size, record)
         self.storage = _zeros(layout.total_bytes, self.device)
         self.blocks = self.storage.view(dtype).view(shape)
         self.workspace = Workspace()
@@ -92,7 +106,7 @@ class KVCache:
                 self._place[layer] = (group_index, slot)
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(K, V) of a model layer, each [num_kv_heads, blocks, block_size, head_dim]."""
+        """(K, V) of a model layer, each [num_kv_heads, blocks, block_size, record]."""
         kv = self.blocks[self._place[index][1]]
         return kv[0], kv[1]
 
@@ -100,11 +114,11 @@ class KVCache:
         """The same memory in all the shapes that kernels use."""
         group, slot = self._place[index]
         kv = self.blocks[slot]
-        _, heads, blocks, block_size, head_dim = kv.shape
+        _, heads, blocks, block_size, record = kv.shape
         return LayerCache(
             kv=kv,
-            slots=kv.view(2 * heads, blocks * block_size, head_dim),
-            blocks=kv.view(2 * heads * blocks, block_size * head_dim),
+            slots=kv.view(2 * heads, blocks * block_size, record),
+            blocks=kv.view(2 * heads * blocks, block_size * record),
             group=group,
             block_size=block_size,
             workspace=self.workspace,
@@ -120,8 +134,11 @@ class KVCache:
         self.blocks.index_copy_(3, write, self.blocks.index_select(3, read))
 
     def poison(self, block_ids: Sequence[int]) -> None:
-        """Fill blocks with NaN. A test aid: content of a block that nobody holds must not reach any result."""
+        """Fill blocks with NaN. A test aid: content of a block that nobody holds must not reach any result.
+
+        Bytes of ones are a NaN as a float32, so scales become one too."""
         if len(block_ids) == 0:
             return
         assert NULL_BLOCK not in block_ids, "the null block stays zero"
-        self.blocks.index_fill_(3, torch.as_tensor(block_ids, dtype=torch.int64, device=self.device), float("nan"))
+        value = -1 if self.dtype == torch.int8 else float("nan")
+        self.blocks.index_fill_(3, torch.as_tensor(block_ids, dtype=torch.int64, device=self.device), value)

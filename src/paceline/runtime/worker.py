@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import torch
 
-from paceline.contracts.kv import KVLayout, plan_kv_groups
+from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import ModelSpec
 from paceline.errors import CapacityError
 from paceline.runtime.input_batch import InputBatch
 from paceline.runtime.kernels.dispatch import Numerics
-from paceline.runtime.kv_cache import KVCache
+from paceline.runtime.kv_cache import KV_DTYPES, KVCache
 from paceline.runtime.layers.build import BuildContext
 from paceline.runtime.layers.linear import WeightMethod
 from paceline.runtime.model_runner import ModelRunner
@@ -85,17 +85,20 @@ class Worker:
     def weight_bytes(self) -> int:
         return self.model.weight_bytes
 
-    def measure_worst_step(self, limits: StepLimits, *, block_size: int = 16) -> WorstStep:
+    def measure_worst_step(self, limits: StepLimits, *, block_size: int = 16, kv_dtype: str | None = None) -> WorstStep:
         """Run the largest step once, on one layer of each kind, and say what it took beyond what was held.
 
         One row computes a full chunk at the end of the longest context and reports prompt log-probabilities; all other
         rows decode in contexts as long as the cache can hold. All draw with filters and log-probabilities. Layers reuse
         each other's workspace, so that one of each kind has the peak of all of them.
+        `kv_dtype`: what the cache will hold; None: the compute type.
         """
         began = time.perf_counter()
-        groups = plan_kv_groups(self.spec, block_size, self.dtype.itemsize)
-        layout = KVLayout(groups=groups, num_blocks=NUM_BLOCKS, dtype=str(self.dtype).removeprefix("torch."))
-        cache = KVCache(layout, self.spec, self.dtype, self.device)
+        kv_dtype = kv_dtype or str(self.dtype).removeprefix("torch.")
+        held = kv_format(kv_dtype, self.spec)
+        groups = plan_kv_groups(self.spec, block_size, held.element_bytes, held.scale_bytes)
+        layout = KVLayout(groups=groups, num_blocks=NUM_BLOCKS, dtype=kv_dtype)
+        cache = self._cache(layout)
         cache.storage.zero_()  # touched now, so that it does not count
         plan = worst_plan(limits, layout)
         previous = self.kv_cache
@@ -121,7 +124,7 @@ class Worker:
         """Take the memory of the whole cache and bind it to the model. Raises CapacityError when it is not there."""
         began = time.perf_counter()
         try:
-            self.kv_cache = KVCache(layout, self.spec, self.dtype, self.device)
+            self.kv_cache = self._cache(layout)
         except (RuntimeError, MemoryError) as error:
             raise CapacityError(
                 "the KV cache could not be allocated",
@@ -131,6 +134,9 @@ class Worker:
         self.model.bind_kv_cache(self.kv_cache)
         self.phases["allocate_kv"] = time.perf_counter() - began
         return self.kv_cache
+
+    def _cache(self, layout: KVLayout) -> KVCache:
+        return KVCache(layout, self.spec, KV_DTYPES[layout.dtype], self.device)
 
     def runner(self, limits: StepLimits) -> ModelRunner:
         """What runs plans over the allocated cache."""

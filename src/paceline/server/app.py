@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 import paceline
 from paceline.config.server import ServerConfig
 from paceline.server import health, page
-from paceline.server.api import chat, completions, models, tokens
+from paceline.server.api import chat, completions, embeddings, messages, models, responses, tokens
 from paceline.server.errors import install_error_handlers
 from paceline.server.limits import BodyLimit
 from paceline.server.request_log import RequestLog
@@ -20,7 +20,7 @@ from paceline.server.telemetry import internal, observe
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-API = (models, chat, completions, tokens, internal, observe, health)
+API = (models, chat, completions, responses, messages, embeddings, tokens, internal, observe, health)
 
 
 def build_app(state: ServerState) -> FastAPI:

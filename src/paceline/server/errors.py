@@ -2,8 +2,9 @@
 
     {"error": {"message": "...", "type": "invalid_request_error", "param": "max_tokens", "code": "invalid_request"}}
 
-`message` is the error's own text (what was seen, what was expected, the fix), `code` its stable name. What nobody
-foresaw becomes a 500 without details: those go to the log, prompts never do.
+`message` is the error's own text (what was seen, what was expected, the fix), `code` its stable name. Under
+`/v1/messages` the form is Anthropic's, with the same words. What nobody foresaw becomes a 500 without details: those go
+to the log, prompts never do.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from paceline.errors import (
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
 _log = logging.getLogger("paceline.server")
 
@@ -56,26 +58,24 @@ _TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    501: "not_implemented_error",
     503: "service_unavailable_error",
 }
+MESSAGES_PATH = "/v1/messages"  # errors below it have Anthropic's form
+_MESSAGES_TYPES = {408: "timeout_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 
 
-_ERROR_SCHEMA = {
+_INNER_SCHEMA = {
     "type": "object",
-    "required": ["error"],
+    "required": ["message", "type", "param", "code"],
     "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
+        "message": {"type": "string"},
+        "type": {"type": "string"},
+        "param": {"type": ["string", "null"]},
+        "code": {"type": ["string", "null"]},
     },
 }
+_ERROR_SCHEMA = {"type": "object", "required": ["error"], "properties": {"error": _INNER_SCHEMA}}
 _DESCRIPTIONS = {
     400: "The request is wrong; `param` names the field",
     401: "No API key, or an unknown one",
@@ -92,6 +92,20 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     for status, words in _DESCRIPTIONS.items()
 }
 """`responses` of a router: what can go wrong, for the OpenAPI description."""
+_MESSAGES_SCHEMA = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": _INNER_SCHEMA,
+        "request_id": {"type": ["string", "null"]},
+    },
+}
+MESSAGES_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"description": words, "content": {"application/json": {"schema": _MESSAGES_SCHEMA}}}
+    for status, words in _DESCRIPTIONS.items()
+}
+"""The same in Anthropic's form."""
 
 
 class HttpError(PacelineError):
@@ -135,6 +149,16 @@ class RequestTimeoutError(HttpError):
 
     status = 408
     code = "timeout"
+
+
+class NotServedError(HttpError):
+    """A part of the API that is not there. `x-should-retry` tells the stock clients that asking again is of no use."""
+
+    status = 501
+    code = "not_implemented"
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message, fix=fix, headers={"x-should-retry": "false"})
 
 
 class ClientLeftError(HttpError):
@@ -185,6 +209,13 @@ def error_object(error: BaseException) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def messages_error(error: BaseException, request_id: str | None) -> dict[str, Any]:
+    """The same in Anthropic's form."""
+    inner = error_object(error)["error"]
+    inner["type"] = _MESSAGES_TYPES.get(status_of(error), inner["type"])
+    return {"type": "error", "error": inner, "request_id": request_id}
+
+
 def error_bytes(error: BaseException) -> bytes:
     return msgspec.json.encode(error_object(error))
 
@@ -206,7 +237,25 @@ def error_headers(error: BaseException) -> dict[str, str]:
 def error_response(error: BaseException) -> Response:
     """The whole answer. Unexpected errors are logged here, once."""
     log_unexpected(error)
-    return Response(error_bytes(error), status_of(error), error_headers(error), media_type="application/json")
+    return _ErrorResponse(error)
+
+
+class _ErrorResponse(Response):
+    """In the form of the API whose path was called."""
+
+    media_type = "application/json"
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error_bytes(error), status_of(error), error_headers(error))
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/"):
+            request_id = scope.get("state", {}).get("request_id")
+            self.body = msgspec.json.encode(messages_error(self._error, request_id))
+            self.init_headers(error_headers(self._error))
+        await super().__call__(scope, receive, send)
 
 
 def log_unexpected(error: BaseException) -> None:

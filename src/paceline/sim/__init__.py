@@ -1,7 +1,15 @@
-"""Simulation: virtual time and an executor that asks a cost model instead of computing.
+"""Simulation: virtual time, and an executor that asks a cost model instead of computing.
 
-The scheduler, KV manager and loop that run here are the engine's own, so what is learnt here holds there. May import
-engine, cost and contracts; never torch.
+    replica     one engine: the engine's own scheduler, KV manager and prefix cache, step by step or run by run
+    cluster     replicas behind a router's policy, under a load, with failures and cold starts: the event loop
+    client      the load's side: schedules, sessions, closed loops; `prompts` makes up what it sends
+    recorded    a journal run again in virtual time; fleet puts a simulation together in one call
+    record      what the lab stores, so that its metrics and its report are the only ones
+    events, clock, pace, executor    what these stand on
+
+The deciders that run here are the engine's and the router's own, so what is learnt here holds there. May import engine,
+router, cost, contracts, and of the lab its workloads; never torch. The host's time never enters virtual time.
+Import from the module that defines a name; `executor` and `clock` are enough to run one engine without a load.
 """
 
 from __future__ import annotations

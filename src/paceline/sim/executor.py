@@ -6,11 +6,13 @@ order, so with two plans in flight the second starts when the first is done. Not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from paceline.contracts.kv import KVLayout
+from paceline.contracts.mix import mix64
 from paceline.contracts.ports import CostModel, ExecutorCaps, StepShape, plan_shape
 from paceline.contracts.step import RowAdmit, SampleInputs, StepPlan, StepResult
 from paceline.errors import UnsupportedError
@@ -19,15 +21,16 @@ from paceline.sim.clock import VirtualClock
 Oracle = Callable[[RowAdmit, int], int]
 """(the row as admitted, output position) -> token id. Position 0 is the first output token of the request."""
 
-_MASK = (1 << 64) - 1
 
+@runtime_checkable
+class RunOracle(Protocol):
+    """An oracle that gives the tokens of a run of steps at once: much cheaper than one by one."""
 
-def _mix(value: int) -> int:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): 64 bits in, 64 well-mixed bits out."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+    def __call__(self, row: RowAdmit, position: int, /) -> int: ...
+
+    def run(self, row: RowAdmit, position: int, num: int) -> Sequence[int]:
+        """Tokens of output positions [position, position + num)."""
+        ...
 
 
 def seeded_oracle(
@@ -50,7 +53,7 @@ def seeded_oracle(
     def draw(row: RowAdmit, position: int) -> int:
         if eos_token_id is not None and position + 1 == lengths.get(row.request_id):
             return eos_token_id
-        token = _mix(_mix(_mix(seed) ^ row.request_id) ^ position) % num_plain
+        token = mix64(mix64(mix64(seed) ^ row.request_id) ^ position) % num_plain
         return token + 1 if eos_token_id is not None and token >= eos_token_id else token
 
     return draw
@@ -94,12 +97,15 @@ class _Row:
 
 
 class SimulatedExecutor:
-    """`contracts.ports.Executor` in virtual time. Drafts are accepted when they equal the oracle's token, as drawn."""
+    """`contracts.ports.Executor` in virtual time. Drafts are accepted when they equal the oracle's token, as drawn.
+
+    `cost` None: a step takes what its plan estimates, which is right where the scheduler asks the same prices.
+    """
 
     def __init__(
         self,
         caps: ExecutorCaps,
-        cost: CostModel,
+        cost: CostModel | None,
         clock: VirtualClock,
         oracle: Oracle | None = None,
     ) -> None:
@@ -109,6 +115,7 @@ class SimulatedExecutor:
         self._cost = cost
         self._clock = clock
         self._oracle = oracle if oracle is not None else seeded_oracle(caps.vocab_size)
+        self._run_oracle = self._oracle if isinstance(self._oracle, RunOracle) else None
         self._rows: dict[int, _Row] = {}
         self._busy_until = clock.now()
         self._results: dict[int, tuple[float, StepResult]] = {}  # step -> (when it is done, what it brought)
@@ -120,7 +127,7 @@ class SimulatedExecutor:
             self._rows.pop(row, None)
         for admit in plan.admits:
             self._rows[admit.row] = _Row(admit)
-        ms = self._cost.step_ms(self.shape(plan))
+        ms = plan.est_ms if self._cost is None else self._cost.step_ms(self.shape(plan))
         self._busy_until = max(self._busy_until, self._clock.now()) + ms / 1000.0
         self._results[plan.step] = (self._busy_until, self._draw(plan, ms))
         self._sampled[plan.step] = False
@@ -141,6 +148,23 @@ class SimulatedExecutor:
             self._clock.advance_to(done_at)
         del self._results[handle], self._sampled[handle]
         return result
+
+    def done_at(self, handle: int) -> float:
+        """When the step will be done, clock seconds."""
+        return self._results[handle][0]
+
+    def draw_run(self, rows: Sequence[int], num: int) -> list[Sequence[int]]:
+        """What a run of `num` decode steps of these rows draws, one list per row; no time passes."""
+        drawn: list[Sequence[int]] = []
+        for index in rows:
+            row = self._rows[index]
+            position = row.num_tokens - row.admit.num_prompt
+            if self._run_oracle is not None:
+                drawn.append(self._run_oracle.run(row.admit, position, num))
+            else:
+                drawn.append([self._oracle(row.admit, position + i) for i in range(num)])
+            row.num_tokens += num
+        return drawn
 
     def shape(self, plan: StepPlan) -> StepShape:
         return plan_shape(plan)

@@ -87,7 +87,7 @@ class ChatTemplate:
         if it can be told, which message it looked at last), or when there is no template.
         """
         plain, touched = _checked_messages(messages), _Touched()
-        name = self._choose(tools)
+        name = self._choose(tools is not None)
         template, parts = self.compiled(name)
         if not parts:
             plain = [_joined_parts(message, index) for index, message in enumerate(plain)]
@@ -136,10 +136,17 @@ class ChatTemplate:
                 ) from error
         return self._compiled[name]
 
-    def _choose(self, tools: object) -> str:
+    def source(self, *, tools: bool) -> str | None:
+        """Text of the template that serves requests with `tools`, or those without; None where that is refused."""
+        try:
+            return self.sources[self._choose(tools)]
+        except RequestError:
+            return None
+
+    def _choose(self, tools: bool) -> str:
         if not self.sources:
             raise RequestError(NO_TEMPLATE, param="messages", fix=NO_TEMPLATE_FIX)
-        if tools is not None and "tool_use" in self.sources:
+        if tools and "tool_use" in self.sources:
             return "tool_use"
         if "default" in self.sources:
             return "default"

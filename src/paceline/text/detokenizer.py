@@ -9,7 +9,7 @@ special tokens, even when shown, do not count; a special token that comes after 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from paceline.contracts.ports import Tokenizer
 
@@ -18,11 +18,13 @@ class Detokenizer:
     """Turns the ids of one sequence, in any portions, into text. Made for ids that continue a prompt: a leading space
     that the first token brings is part of the text."""
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
-        """`skip_special`: special tokens show nothing, else what `tokenizer.decode` shows for them."""
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, shown: Container[int] = ()) -> None:
+        """`skip_special`: special tokens show nothing, but for those of `shown`; else what `tokenizer.decode` shows for
+        them."""
         self._tokenizer = tokenizer
         self._table = tokenizer.token_bytes()
         self._skip_special = skip_special
+        self._shown = shown
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         # Held runs, oldest first: (bytes, whether they count). Only the shown special tokens do not count.
         self._held: list[tuple[bytes, bool]] = []
@@ -44,7 +46,7 @@ class Detokenizer:
         run: list[bytes] = []
         for index in ids:
             data = table[index] if 0 <= index < size else b""
-            if data or self._skip_special:
+            if data or (self._skip_special and index not in self._shown):
                 run.append(data)
             else:
                 shown = self._tokenizer.decode([index], skip_special=False).encode("utf-8")

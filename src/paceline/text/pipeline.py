@@ -11,7 +11,7 @@ then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -54,8 +54,8 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
 class TextStream:
     """The text of one sequence while it comes. After the delta with `finish`, nothing more may be pushed."""
 
-    def __init__(self, tokenizer: TextTokenizer, *, skip_special: bool = True) -> None:
-        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special)
+    def __init__(self, tokenizer: TextTokenizer, *, skip_special: bool = True, shown: Container[int] = ()) -> None:
+        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, shown=shown)
         self._parts: list[str] = []
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
@@ -171,9 +171,10 @@ class TextPipeline:
             **fields,
         )
 
-    def stream(self, *, skip_special: bool = True) -> TextStream:
-        """For one sequence's outputs; with n > 1 choices, one stream for each."""
-        return TextStream(self.tokenizer, skip_special=skip_special)
+    def stream(self, *, skip_special: bool = True, shown: Container[int] = ()) -> TextStream:
+        """For one sequence's outputs; with n > 1 choices, one stream for each. `shown`: ids of special tokens that show
+        all the same, so that a parser sees its markers."""
+        return TextStream(self.tokenizer, skip_special=skip_special, shown=shown)
 
     def _check_size(self, text: str) -> None:
         size = len(utf8(text))

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from paceline.errors import ConfigError
 from paceline.text.tools.events import Text
 from paceline.text.tools.reader import beginning_of
 
@@ -51,6 +52,16 @@ FORMATS: dict[str, ReasoningFormat] = {
 }
 
 
+def get_reasoning(name: str) -> ReasoningFormat:
+    """Raises ConfigError for one that does not exist."""
+    found = FORMATS.get(name)
+    if found is None:
+        raise ConfigError(
+            "there are no markers of reasoning of this name", seen=f"{name!r:.80}", expected=", ".join(FORMATS)
+        )
+    return found
+
+
 def detect_reasoning(chat_template: str | None) -> ReasoningFormat | None:
     """By the end marker that a template writes, or takes out of earlier turns; None when it knows of no reasoning."""
     for each in FORMATS.values():
@@ -65,6 +76,7 @@ class ReasoningSplitter:
     def __init__(self, format: ReasoningFormat, *, inside: bool = False) -> None:
         self.format = format
         self.inside = inside  # what comes next is reasoning, as far as is known
+        self.found = inside  # there is reasoning, be it empty
         self._held = ""  # not certain yet: white space, or what may be a marker
         self._state: Literal["start", "first", "reasoning", "after", "text"] = "start"
 
@@ -93,7 +105,7 @@ class ReasoningSplitter:
     def _read_start(self, ended: bool) -> None:
         body, begin = self._held.lstrip(), self.format.begin
         if body.startswith(begin):
-            self._held, self._state, self.inside = body[len(begin) :], "first", True
+            self._held, self._state, self.inside, self.found = body[len(begin) :], "first", True, True
         elif ended or not begin.startswith(body):
             self._state = "first" if self.inside else "text"
 

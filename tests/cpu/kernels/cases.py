@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paceline.contracts.kv import KVGroupSpec, KVLayout, ceil_div
+from paceline.contracts.kv import KVLayout, ceil_div, kv_format, plan_kv_groups
 from paceline.contracts.specs import LayerSpec, ModelSpec
 from paceline.runtime.forward_context import AttentionMetadata, GroupMetadata
 from paceline.runtime.kernels.params import AttentionParams
+from paceline.runtime.kernels.reference.kv_int8 import from_records, to_records
 from paceline.runtime.kernels.reference.kv_write import write_kv
 from paceline.runtime.kv_cache import KVCache, LayerCache
 
@@ -48,6 +49,7 @@ def make_case(
     softcap: float | None = None,
     shared: int = 0,  # leading tokens that all rows with that much context have in common
     dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,  # of the cache; None: dtype
     seed: int = 0,
 ) -> Case:
     generator = torch.Generator().manual_seed(seed)
@@ -67,10 +69,12 @@ def make_case(
         layers=(LayerSpec(),),
         max_model_len=1,
     )
-    size = block_size * spec.kv_bytes_per_token_per_layer(dtype.itemsize)
-    group = KVGroupSpec(kind="full", layers=(0,), block_size=block_size, bytes_per_block=size)
-    store = KVCache(KVLayout(groups=(group,), num_blocks=num_blocks), spec, dtype)
+    name = str(kv_dtype or dtype).removeprefix("torch.")
+    held = kv_format(name, spec)
+    groups = plan_kv_groups(spec, block_size, held.element_bytes, held.scale_bytes)
+    store = KVCache(KVLayout(groups=groups, num_blocks=num_blocks, dtype=name), spec, kv_dtype or dtype)
     store.poison(range(1, num_blocks + 1))
+    written = dtype if kv_dtype in (None, torch.int8) else kv_dtype  # a cache of int8 rounds by itself
     cache = store.layer_cache(0)
     free = list(range(1, num_blocks + 1))
     placing.shuffle(free)
@@ -85,7 +89,7 @@ def make_case(
             table = list(common_blocks)
         table += [free.pop() for _ in range(ceil_div(length, block_size) - len(table))]
         places = torch.tensor([table[p // block_size] * block_size + p % block_size for p in range(length)])
-        write_kv(own[:context], cache, places[:context])
+        write_kv(own[:context].to(written), cache, places[:context])
         history.append(own)
         slots.append(places[context:])
         q.append(torch.randn(count, heads, dim, generator=generator).to(dtype))
@@ -106,17 +110,18 @@ def make_case(
         context_lens=np.asarray([context for context, _ in rows], np.int64),
         groups=(GroupMetadata(torch.cat(slots), padded),),
     )
-    write_kv(torch.cat(kv), cache, metadata.groups[0].slot_mapping)
+    write_kv(torch.cat(kv).to(written), cache, metadata.groups[0].slot_mapping)
     params = AttentionParams(heads, kv_heads, dim, 0.3, window, softcap)
     return Case(torch.cat(q), torch.cat(kv), cache, metadata, params, history)
 
 
 def naive(case: Case) -> torch.Tensor:
-    """The definition, one query at a time, in float64: [T, heads * head_dim]."""
+    """The definition, one query at a time, in float64: [T, heads * head_dim]. Of what the cache holds, if it rounds."""
     params, out, at = case.params, [], 0
     per_kv = params.num_heads // params.num_kv_heads
     for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
-        kv = case.history[row].double().repeat_interleave(per_kv, 1).transpose(0, 1)  # [2 * heads, length, head_dim]
+        held = from_records(to_records(case.history[row])) if case.cache.has_scales else case.history[row]
+        kv = held.double().repeat_interleave(per_kv, 1).transpose(0, 1)  # [2 * heads, length, head_dim]
         for last in range(context, context + count):
             first = 0 if params.window is None else max(0, last - params.window + 1)
             seen = kv[:, first : last + 1]

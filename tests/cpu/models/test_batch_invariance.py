@@ -25,15 +25,17 @@ def random_ids(length: int, vocab: int, seed: int) -> list[int]:
     return torch.randint(3, vocab, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def check(model: Model, lengths: tuple[int, ...], *, hit: int, most: int = 20) -> None:
+def check(
+    model: Model, lengths: tuple[int, ...], *, hit: int, most: int = 20, kv_dtype: torch.dtype | None = None
+) -> None:
     """Rows alone and whole, against the same rows mixed, chunked, elsewhere in memory; the last hits the first."""
     prompts = [random_ids(n, model.spec.vocab_size, n) for n in lengths]
     prompts.append(prompts[0][:hit] + random_ids(15, model.spec.vocab_size, 5))
     alone = []
     for ids in prompts:
-        harness = Harness(model, block_size=8, seed=1)
+        harness = Harness(model, block_size=8, seed=1, kv_dtype=kv_dtype)
         alone.append(harness.step([(harness.row(), ids)])[0])
-    harness = Harness(model, block_size=8, seed=2)
+    harness = Harness(model, block_size=8, seed=2, kv_dtype=kv_dtype)
     draw = random.Random(0)
     rows = [harness.row() for _ in prompts]
     compared = 0

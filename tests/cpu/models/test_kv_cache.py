@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from paceline.contracts.kv import KVLayout, plan_kv_groups
+from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import LayerSpec, ModelSpec
+from paceline.runtime.kernels.reference.kv_int8 import from_records, to_records
+from paceline.runtime.kernels.reference.kv_write import write_kv
 from paceline.runtime.kv_cache import KVCache
 
 SLIDING = LayerSpec(attention="sliding", window=4)
@@ -59,6 +61,26 @@ def test_copy_reads_all_sources_before_it_writes() -> None:
         cache.blocks[:, :, :, block] = block
     cache.copy_blocks([1, 2], [2, 3])
     assert [float(cache.blocks[0, 1, 1, b, 3, 7]) for b in range(6)] == [0.0, 1.0, 1.0, 2.0, 4.0, 5.0]
+
+
+def test_a_cache_of_int8_is_what_its_layout_says_and_scales_move_with_blocks() -> None:
+    held = kv_format("int8", SPEC)
+    groups = plan_kv_groups(SPEC, 4, held.element_bytes, held.scale_bytes)
+    assert groups[0].bytes_per_block == 4 * 2 * 2 * (8 + 4)  # tokens, K and V, heads, codes and their scale
+    cache = KVCache(KVLayout(groups=groups, num_blocks=5, dtype="int8"), SPEC, torch.int8)
+    assert cache.storage.numel() == cache.layout.total_bytes
+    layer = cache.layer_cache(1)
+    assert layer.has_scales
+    assert layer.kv.shape == (2, 2, 6, 4, 12)
+    x = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
+    write_kv(x, layer, torch.tensor([4, 6, 9]))
+    cache.copy_blocks([1], [5])
+    assert torch.equal(layer.kv[:, :, 5], layer.kv[:, :, 1])
+    assert torch.equal(layer.slots[:, 22], to_records(x[1]))
+    assert torch.equal(from_records(layer.slots[:, 9]), from_records(to_records(x[2])))
+    cache.poison([5])
+    assert from_records(layer.kv[:, :, 5]).isnan().all()
+    assert not from_records(layer.kv[:, :, :5]).isnan().any()
 
 
 def test_poison_reaches_every_layer_and_no_other_block() -> None:

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(bool(why_not()) or has_avx512(), reason=why_not(
 STEPS = ((70, 23, 1), (1, 1, 40), (1, 9, 1))
 
 
-def logits_of(model: Model) -> list[torch.Tensor]:
+def logits_of(model: Model, kv_dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """Of every position of three rows that come in chunks."""
-    harness = Harness(model, block_size=8, seed=3)
+    harness = Harness(model, block_size=8, seed=3, kv_dtype=kv_dtype)
     rows = [harness.row() for _ in STEPS[0]]
     draw = torch.Generator().manual_seed(1)
     found = []

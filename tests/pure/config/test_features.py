@@ -34,7 +34,15 @@ def test_the_compute_type_may_be_named_as_the_kv_type():
     check(kv_cache_dtype="float32")
 
 
-@pytest.mark.parametrize("dtype", ["fp8", "int8", "int4", "bfloat16"])
+def test_int8_is_a_kv_type_of_any_compute_type():
+    for dtype in ("float32", "bfloat16"):
+        check(kv_cache_dtype="int8", dtype=dtype)
+    config = load_config(None, {"kv_cache_dtype": "int8"})
+    assert "kv_dtype:int8" in features_of(config, SMOLLM2, device="cpu", dtype="float32")
+    assert (config.cache.kv_dtype("float32"), load_config().cache.kv_dtype("bfloat16")) == ("int8", "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int4", "bfloat16"])
 def test_another_kv_type_is_refused_by_name(dtype):
     with pytest.raises(UnsupportedError, match=f"kv_dtype:{dtype}") as caught:
         check(kv_cache_dtype=dtype)

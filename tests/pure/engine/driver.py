@@ -35,6 +35,9 @@ class PerToken:
     def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
         return float(num_tokens)
 
+    def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
+        return at_most
+
     def observe(self, shape: StepShape, ms: float) -> None:
         pass
 

@@ -101,6 +101,7 @@ def test_a_dying_child_ends_every_open_request_with_an_error() -> None:
     with child("exit") as client:
         for i in range(3):
             client.submit(make_request(i, [1, 2, i], 200, sampling={"ignore_eos": True}))
+        os.kill(client.pid, signal.SIGUSR1)
         ended = collect(pull(client, 3))
         for finished in ended.values():
             assert finished.reason == FinishReason.ERROR

@@ -101,3 +101,12 @@ def test_holding_what_is_already_out_is_the_engines_fault():
 def test_token_by_token(text):
     detokenizer = Detokenizer(TOKENIZER)
     assert "".join(detokenizer.push([i]) for i in TOKENIZER.encode(text)) + detokenizer.finish() == text
+
+
+def test_chosen_special_tokens_show_among_those_that_do_not():
+    end = TOKENIZER.eos_token_ids[0]
+    other = next(index for index in TOKENIZER.special_ids if index != end)
+    detokenizer = Detokenizer(TOKENIZER, shown={end})
+    x = TOKENIZER.encode("x")[0]
+    assert detokenizer.push([other, end, x, end], hold_bytes=1) == "<|end|>"
+    assert detokenizer.finish([other]) == "x<|end|>"

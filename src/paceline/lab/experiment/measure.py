@@ -54,6 +54,11 @@ from paceline.lab.load import (
 )
 from paceline.lab.workload import Content, Plan, WorkloadSpec, make_plan, scale, spec_to_dict
 
+_TOLD = (  # of a paceline server's own account: what an analysis of the run needs beside its options
+    *("device", "dtype", "weight_dtype", "weight_bytes", "stored_weight_bytes"),
+    *("num_blocks", "num_kv_groups"),
+)
+
 
 class MeasureOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a point is measured. Nothing here changes what is asked of the server."""
@@ -155,7 +160,7 @@ def _describe(target: Target, spec: WorkloadSpec, plan: Plan, options: MeasureOp
         "kind": target.info.kind,
         "version": target.info.version,
         "model": target.info.model,
-        **{name: told[name] for name in ("device", "dtype", "weight_dtype", "num_blocks") if name in told},
+        **{name: told[name] for name in _TOLD if name in told},
     }
     taken = options.fingerprint
     if taken is None:

@@ -59,6 +59,7 @@ def write_page(page: Page, file: Path) -> Path:
 
 def _run(folder: Path) -> Page:
     from paceline.lab.artefact import read_run
+    from paceline.lab.report.lint_section import lint_section
     from paceline.lab.report.run_page import run_page
 
     run = read_run(folder)
@@ -70,6 +71,7 @@ def _run(folder: Path) -> Page:
         run.verdict,
         folder=_shown(folder),
         quality=_quality(folder),
+        lint=lint_section(folder),
     )
 
 

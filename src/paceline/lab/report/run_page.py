@@ -46,8 +46,9 @@ def run_page(
     *,
     folder: str = "RUN",
     quality: Mapping[str, Any] | None = None,
+    lint: Section | None = None,
 ) -> Page:
-    """`folder`: the run's, as a reader would name it in a command."""
+    """`folder`: the run's, as a reader would name it in a command. `lint`: see `lint_section`."""
     requests = requests_of(info, records)
     gates = verdict.gates if verdict is not None else ()
     sections = [
@@ -58,6 +59,7 @@ def run_page(
         _server_section(info, server_metrics),
         quality_section(gates, quality or {}),
         cost_section(info, metrics, gates),
+        lint,
         measured_on(info),
         reproduction(info, folder),
         glossary(),

@@ -197,6 +197,21 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel("attention", "reference", f"{REFERENCE}.attention:attention", "fixed tiles in one order", numerics=BOTH),
     Kernel(
+        "int8_attention",
+        "native-avx2",
+        f"{NATIVE}.attention:attention",
+        "kv_cache_dtype=int8: codes widen in registers; bits independent of the batch",
+        devices=CPU,
+        lacks=_needs_any_native,
+    ),
+    Kernel(
+        "int8_attention",
+        "reference",
+        f"{REFERENCE}.attention:attention",
+        "kv_cache_dtype=int8: gathered codes become floats; fixed tiles in one order",
+        numerics=BOTH,
+    ),
+    Kernel(
         "write_kv",
         "native",
         f"{NATIVE}.kv_write:write_kv",
@@ -206,6 +221,21 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "write_kv", "index-copy", f"{REFERENCE}.kv_write:write_kv", "a copy by slot: exact in every mode", numerics=BOTH
+    ),
+    Kernel(
+        "write_int8_kv",
+        "native-avx2",
+        f"{NATIVE}.kv_write:write_int8_kv",
+        "kv_cache_dtype=int8: rounded on the way, one pass; the reference's bits",
+        devices=CPU,
+        lacks=_needs_any_native,
+    ),
+    Kernel(
+        "write_int8_kv",
+        "reference",
+        f"{REFERENCE}.kv_write:write_kv",
+        "kv_cache_dtype=int8: rounded by token and head, then a copy by slot",
+        numerics=BOTH,
     ),
     Kernel(
         "rms_norm",

@@ -42,14 +42,18 @@ class Attention:
             if spec.qk_norm
             else None
         )
-        self.rope, self.write_kv = context.kernel("rope"), context.kernel("write_kv")
-        self.attend = context.kernel("attention")
+        self.rope = context.kernel("rope")
+        self._kernel = context.kernel
         self.cache: LayerCache | None = None
         if context.kv_cache is not None:
             self.bind(context.kv_cache)
 
     def bind(self, kv_cache: KVCache) -> None:
+        """Read and write this cache from now on, with the kernels for what it holds."""
         self.cache = kv_cache.layer_cache(self.index)
+        int8 = self.cache.has_scales
+        self.write_kv = self._kernel("write_int8_kv" if int8 else "write_kv")
+        self.attend = self._kernel("int8_attention" if int8 else "attention")
 
     def __call__(self, x: torch.Tensor, tables: Tables) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; writes this step's K and V."""

@@ -25,7 +25,7 @@ def _dense(_layer_name: str) -> WeightMethod:
 class BuildContext:
     """Everything about a model that is not its architecture."""
 
-    dtype: torch.dtype = torch.float32  # of activations, KV cache and dense weights
+    dtype: torch.dtype = torch.float32  # of activations and dense weights; and of the KV cache if that is not of 8 bits
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     numerics: Numerics = "fast"
     kv_cache: KVCache | None = None  # None: bound later by Model.bind_kv_cache, once memory is measured

@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from paceline.contracts.request import FinishReason
 from paceline.errors import EngineError
-from paceline.server.api.sse import DONE, EventStream
-from paceline.server.errors import error_bytes, error_response, log_unexpected
+from paceline.server.api.sse import EventStream
+from paceline.server.errors import error_response, log_unexpected
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -39,12 +39,18 @@ GRACE_S = 2.0  # a request that its engine does not end at its time limit is end
 class Writer(Protocol):
     """How one endpoint words an answer."""
 
+    end_mark: bytes  # what a stream that went well ends with
+
     def events(self, choice: Choice, news: News) -> bytes:
         """Events for what came; may be none."""
         ...
 
     def last_events(self) -> bytes:
         """Those after every choice has ended, but for the final mark."""
+        ...
+
+    def error_event(self, error: Exception) -> bytes:
+        """The last event of a stream that went wrong."""
         ...
 
     def collect(self, choice: Choice, news: News) -> None:
@@ -138,7 +144,7 @@ class Answer(Response):
                 await events.send(data)
             if error is not None:
                 raise EngineError(error)
-        await events.end(writer.last_events() + DONE)
+        await events.end(writer.last_events() + writer.end_mark)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
         generation, writer = self._generation, self._writer
@@ -158,14 +164,14 @@ class Answer(Response):
     async def _fail(
         self, error: Exception, events: EventStream | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """As an HTTP error while that can still be said; else as an event, after which there is no [DONE]."""
+        """As an HTTP error while that can still be said; else as an event, without the mark of a good end."""
         if events is None or not events.begun:
             if events is not None:
                 events.close()
             await error_response(error)(scope, receive, send)
             return
         log_unexpected(error)
-        await events.end(b"data: " + error_bytes(error) + b"\n\n")
+        await events.end(self._writer.error_event(error))
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from paceline.errors import RequestError
 from paceline.server.api.continued import ContinuedTemplate
+from paceline.server.api.offered import as_told, dialect_for, tools_in_prompt
 from paceline.server.api.protocol.chat import template_options
 from paceline.server.errors import ClientLeftError, ModelNotFoundError
 from paceline.text import TextPipeline
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from paceline.server.api.protocol import ChatRequest, CompletionRequest, TokenizeRequest
     from paceline.server.state import ServerState
+    from paceline.text.dialect import Dialect
 
 
 def arrival_of(request: Request) -> float:
@@ -55,12 +57,14 @@ def check_model(state: ServerState, name: str | None) -> str:
 async def encode_messages(
     state: ServerState, body: ChatRequest | TokenizeRequest, *, add_special: bool = False
 ) -> np.ndarray:
-    """Token ids [num_tokens] int32 of a conversation. Raises RequestError."""
+    """Token ids [num_tokens] int32 of a conversation, with the tools that are offered. Raises RequestError."""
     options = template_options(body)
     pipeline = state.pipeline
     if body.continue_final_message:
         pipeline = _continuing(pipeline, state.model.max_model_len)
-    ids = await state.engine.text(_encode, pipeline, body.messages, "messages", {"chat_options": options})
+    tools = tools_in_prompt(body)
+    dialect = dialect_for(state, tools=bool(tools))
+    ids: np.ndarray = await state.engine.text(_encode_chat, pipeline, body.messages, options, tools, dialect)
     bos = pipeline.tokenizer.bos_token_id
     if add_special and bos is not None and ids[0] != bos:
         ids = np.concatenate([np.asarray([bos], dtype=np.int32), ids])
@@ -104,6 +108,18 @@ def _encode(pipeline: TextPipeline, prompt: Any, param: str, options: Mapping[st
     except RequestError as error:
         where = param if error.param in (None, "prompt") else error.param
         raise type(error)(error.message, param=where, seen=error.seen, expected=error.expected, fix=error.fix) from None
+
+
+def _encode_chat(
+    pipeline: TextPipeline,
+    messages: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    tools: list[dict[str, Any]],
+    dialect: Dialect,
+) -> np.ndarray:
+    """In the text thread."""
+    told, chat_options = as_told(messages, options, tools, dialect)
+    return _encode(pipeline, told, "messages", {"chat_options": chat_options})
 
 
 def _decode(pipeline: TextPipeline, ids: np.ndarray, skip_special: bool) -> str:

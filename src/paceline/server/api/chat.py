@@ -10,13 +10,15 @@ from fastapi import APIRouter, Depends, Request, Response
 from paceline.server.api.answer import ANSWERS, Answer
 from paceline.server.api.calls import arrival_of, check_model, encode_messages, request_id_of
 from paceline.server.api.choice import Choice, News
+from paceline.server.api.deltas import message_delta, whole_message
 from paceline.server.api.generation import Ask, Generation
+from paceline.server.api.offered import calls_grammar, client_grammar, reading_of
 from paceline.server.api.protocol import ChatRequest, read_body, request_schema
 from paceline.server.api.protocol.logprobs import ChatLogprobs, prompt_entries
 from paceline.server.api.sse import encode, event
 from paceline.server.api.writer import BaseWriter, finish_reason, stop_reason
 from paceline.server.errors import ERROR_RESPONSES
-from paceline.server.state import server_of
+from paceline.server.state import ServerState, server_of
 from paceline.server.tenancy.auth import tenant_of
 from paceline.server.tenancy.tenants import Tenant
 
@@ -32,21 +34,44 @@ async def create_chat_completion(request: Request, tenant: Annotated[Tenant, Dep
     state = server_of(request)
     body = await read_body(request, ChatRequest, state.engine.text)
     model = check_model(state, body.model)
+    request_id = f"chatcmpl-{request_id_of(request, body.request_id)}"
+    generation = await prepare_chat(state, tenant, body, arrival=arrival, request_id=request_id)
+    writer = ChatWriter(generation, body, ChatLogprobs(state.pipeline.tokenizer, as_ids=_as_ids(body)), model)
+    return Answer(generation, writer, stream=bool(body.stream))
+
+
+async def prepare_chat(
+    state: ServerState,
+    tenant: Tenant,
+    body: ChatRequest,
+    *,
+    arrival: float,
+    request_id: str,
+    prompt_param: str = "messages",
+) -> Generation:
+    """All of a chat but its wording, ready to start. Other APIs whose requests are conversations come here too.
+    `arrival`: on the monotonic clock. `prompt_param`: what the client calls its messages. Raises RequestError."""
     sampling = body.sampling()
     sampling.check_vocabulary(state.pipeline.tokenizer.vocab_size)
+    grammar = client_grammar(body)
     ids = await encode_messages(state, body, add_special=bool(body.add_special_tokens))
+    reading = reading_of(state, body, ids, constrained=grammar is not None)
+    offer = body.offer()
+    if offer is not None and offer.required:
+        assert reading is not None, "tools are offered, so calls are looked for"
+        room = state.model.max_model_len - len(ids)
+        grammar = await calls_grammar(state, offer, reading, sampling.max_tokens or room)
     ask = Ask(
         body=body,
         prompts=[ids],
         sampling=sampling,
-        grammar=body.structured_output(),
+        grammar=grammar,
+        reading=reading,
         arrival=arrival,
-        request_id=f"chatcmpl-{request_id_of(request, body.request_id)}",
-        prompt_param="messages",
+        request_id=request_id,
+        prompt_param=prompt_param,
     )
-    generation = Generation(state, tenant, ask)
-    writer = ChatWriter(generation, body, ChatLogprobs(state.pipeline.tokenizer, as_ids=_as_ids(body)), model)
-    return Answer(generation, writer, stream=bool(body.stream))
+    return Generation(state, tenant, ask)
 
 
 def _as_ids(body: ChatRequest) -> bool:
@@ -81,6 +106,8 @@ class ChatWriter(BaseWriter):
 
     def extra(self, choice: Choice, news: News) -> dict[str, Any]:
         extra: dict[str, Any] = {}
+        if news.parsed and (delta := message_delta(news.parsed)).keys() - {"content"}:
+            extra["delta"] = delta
         if self._want_logprobs and news.token_ids:
             extra["logprobs"] = {"content": self._logprobs.entries(news.logprobs), "refusal": None}
         if self.want_ids and news.token_ids:
@@ -122,7 +149,7 @@ class ChatWriter(BaseWriter):
         content = self._logprobs.entries(choice.text.logprobs) if self._want_logprobs else None
         value: dict[str, Any] = {
             "index": choice.index,
-            "message": {"role": "assistant", "content": self._echo + choice.text.text, "refusal": None},
+            "message": whole_message(choice.message, self._echo),
             "logprobs": None if content is None else {"content": content, "refusal": None},
             "finish_reason": finish_reason(end),
             "stop_reason": stop_reason(end, self.sampling),

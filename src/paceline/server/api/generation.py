@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from paceline.server.tenancy.classes import Terms
     from paceline.server.tenancy.tenants import Tenant
     from paceline.text import TextTokenizer
+    from paceline.text.reading import Reading
 
 UNTOLD_TOKENS = 1024  # reserved at the tenant for a sequence that names no limit; the rest is settled at its end
 
@@ -57,6 +58,7 @@ class Ask:
     sampling: SamplingParams  # max_tokens None: as `default_max_tokens` says
     default_max_tokens: int | None = None  # None: what is left of the model's length
     grammar: StructuredOutput | None = None  # what answers must look like
+    reading: Reading | None = None  # how they are told apart; None: they are text alone
     arrival: float  # of the HTTP request
     request_id: str  # as the client knows it
     prompt_param: str = "prompt"  # the field the prompts came from
@@ -266,8 +268,11 @@ class Generation:
 
     async def _adopt(self, call: list[Request], streams: Sequence[OutputStream]) -> None:
         for request, stream in zip(call, streams, strict=True):
-            text = self._state.pipeline.stream(skip_special=self._skip_special)
-            choice = Choice(len(self.choices), request, text, stream)
+            reading, tokenizer = self.ask.reading, self.tokenizer
+            shown = frozenset() if reading is None else reading.shown(tokenizer)
+            text = self._state.pipeline.stream(skip_special=self._skip_special, shown=shown)
+            reader = None if reading is None else reading.reader(tokenizer)
+            choice = Choice(len(self.choices), request, text, stream, reader)
             self.choices.append(choice)
             if stream.ended:  # before anybody could be told
                 choice.early = await stream.next()

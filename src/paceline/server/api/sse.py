@@ -49,6 +49,11 @@ def event(value: object) -> bytes:
     return b"data: " + one_line(encode(value)) + b"\n\n"
 
 
+def named_event(name: str, value: object) -> bytes:
+    """One event that also says its name."""
+    return b"event: " + name.encode() + b"\n" + event(value)
+
+
 class EventStream:
     """One response. `send` and `end` are awaited one after the other, by one task."""
 

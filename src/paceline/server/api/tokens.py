@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize: what a prompt becomes, and what ids say. Answers are those of vLLM."""
+"""/tokenize, /detokenize and /tokenizer_info: what a prompt becomes, and what ids say. Answers are those of vLLM."""
 
 from __future__ import annotations
 
@@ -57,3 +57,13 @@ def _decode(tokenizer: TextTokenizer, ids: list[int]) -> str:
         )
     text: str = tokenizer.decode(ids, skip_special=False)
     return text
+
+
+@router.get("/tokenizer_info", response_class=Response)
+async def tokenizer_info(request: Request) -> Response:
+    """Size and special tokens of the vocabulary. The chat template is not among it: see /tokenize for conversations."""
+    state = server_of(request)
+    tokenizer = state.pipeline.tokenizer
+    names = {f"{role}_token": None for role in ("bos", "eos", "pad", "unk")} | tokenizer.special_tokens
+    size = {"vocab_size": tokenizer.vocab_size, "max_model_len": state.model.max_model_len}
+    return _json({**names, "eos_token_ids": list(tokenizer.eos_token_ids), **size})

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.contracts.request import FinishReason
 from paceline.server.api.generation import milliseconds
-from paceline.server.api.sse import encode, encode_text, event
+from paceline.server.api.sse import DONE, encode, encode_text, event
+from paceline.server.errors import error_bytes
 
 if TYPE_CHECKING:
     from paceline.contracts.request import SamplingParams
@@ -24,10 +25,13 @@ STOPPED_BY_TIME = "timeout"
 
 
 def finish_reason(news: News) -> str | None:
-    """OpenAI's words. A request ended by the clock is cut short: "length", and `stop_reason` says by what."""
+    """OpenAI's words. A request ended by the clock is cut short: "length", and `stop_reason` says by what. Calls that
+    are whole count only where nothing was cut."""
     if news.finish is None:
         return None
-    return "stop" if news.finish is FinishReason.STOP else "length"
+    if news.finish is not FinishReason.STOP:
+        return "length"
+    return "tool_calls" if news.called else "stop"
 
 
 def stop_reason(news: News, sampling: SamplingParams) -> int | str | None:
@@ -53,11 +57,58 @@ class Template:
         return b"".join((self._head, encode_text(text), self._middle, b"%d" % num_tokens, self._tail))
 
 
+def usage_of(generation: Generation, num_tokens: int | None = None) -> dict[str, Any]:
+    """`usage` of a call that has ended. `num_tokens`: those the client was given, if not all."""
+    choices = generation.choices
+    firsts = [choice for choice in choices if choice.request.choice == 0]
+    cached = sum(c.last.usage.cached_tokens for c in firsts if c.last is not None and c.last.usage is not None)
+    total = sum(choice.num_tokens for choice in choices) if num_tokens is None else num_tokens
+    usage = {**counts_of(generation, total), "prompt_tokens_details": {"cached_tokens": cached}}
+    thoughts = [count for choice in choices if (count := choice.reasoning_tokens) is not None]
+    if thoughts:
+        usage["completion_tokens_details"] = {"reasoning_tokens": sum(thoughts)}
+    return usage
+
+
+def counts_of(generation: Generation, completion: int) -> dict[str, Any]:
+    prompt = generation.num_prompt_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def timings_of(generation: Generation) -> dict[str, Any]:
+    """Milliseconds and counts of the whole call; with several choices, of the first to get so far, TPOT their mean
+    and the end of the last."""
+    lines = [choice.timeline for choice in generation.choices]
+    known = [line for line in lines if line is not None]
+    planned = generation.ask.arrival
+
+    def pick(which: Callable[[list[float]], float], at: Callable[[Timeline], float]) -> float:
+        values = [value for line in known if (value := at(line)) == value]
+        return which(values) if values else float("nan")
+
+    arrival, admitted = pick(min, lambda t: t.arrival), pick(min, lambda t: t.admitted)
+    first = pick(min, lambda t: t.first_token)
+    usages = [c.last.usage for c in generation.choices if c.last is not None and c.last.usage is not None]
+    return {
+        "server_ms": milliseconds(arrival - planned),
+        "queue_ms": milliseconds(admitted - arrival),
+        "prefill_ms": milliseconds(first - admitted),
+        "ttft_ms": milliseconds(first - planned),
+        "tpot_ms": milliseconds(pick(lambda values: sum(values) / len(values), lambda t: t.tpot_s)),
+        "e2e_ms": milliseconds(pick(max, lambda t: t.e2e_s)),
+        "blocks_freed_ms": milliseconds(pick(max, lambda t: t.blocks_free) - planned),
+        "cached_tokens": sum(usage.cached_tokens for usage in usages),
+        "computed_tokens": sum(usage.computed_tokens for usage in usages),
+        "preemptions": sum(usage.preemptions for usage in usages),
+    }
+
+
 class BaseWriter(ABC):
     """State of one answer. Subclasses word the choices."""
 
     object_name = ""
     chunk_name = ""
+    end_mark = DONE
 
     def __init__(self, generation: Generation, *, response_id: str, created: int, model: str) -> None:
         body = generation.ask.body
@@ -112,7 +163,7 @@ class BaseWriter(ABC):
         if news.finish is not None:
             self._num_open -= 1
             if self.timings and not self.include_usage and self._num_open == 0:
-                about["timings"] = self.timing_values()
+                about["timings"] = timings_of(self.generation)
         parts.append(event(value))
         return b"".join(parts)
 
@@ -122,7 +173,7 @@ class BaseWriter(ABC):
         value = self.wrap([])
         value["usage"] = self.usage()
         if self.timings:
-            value["paceline"] = {"num_tokens": 0, "timings": self.timing_values()}
+            value["paceline"] = {"num_tokens": 0, "timings": timings_of(self.generation)}
         return event(value)
 
     def _template(self, index: int) -> Template:
@@ -130,6 +181,10 @@ class BaseWriter(ABC):
         if made is None:
             made = self._templates[index] = Template(self.wrap([self.text_choice(index, Template.MARK)]))
         return made
+
+    def error_event(self, error: Exception) -> bytes:
+        """What is said of an error once events are out; the stream ends with it."""
+        return b"data: " + error_bytes(error) + b"\n\n"
 
     # --- for the endpoint to word
 
@@ -158,55 +213,19 @@ class BaseWriter(ABC):
 
     def usage(self) -> dict[str, Any]:
         """Of the whole call: each prompt counts once, whatever the number of choices."""
-        firsts = [choice for choice in self.generation.choices if choice.request.choice == 0]
-        cached = sum(c.last.usage.cached_tokens for c in firsts if c.last is not None and c.last.usage is not None)
-        return {
-            **self._counts(sum(self.num_tokens(choice) for choice in self.generation.choices)),
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        return usage_of(self.generation, sum(self.num_tokens(choice) for choice in self.generation.choices))
 
     def num_tokens(self, choice: Choice) -> int:
         """Tokens of a choice that the client is given."""
         return choice.num_tokens
 
     def _usage_so_far(self) -> dict[str, Any]:
-        return self._counts(self._num_sent)
-
-    def _counts(self, completion: int) -> dict[str, Any]:
-        prompt = self.generation.num_prompt_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-    def timing_values(self) -> dict[str, Any]:
-        """Milliseconds and counts of the whole call; with several choices, of the first to get so far, TPOT their mean
-        and the end of the last."""
-        lines = [choice.timeline for choice in self.generation.choices]
-        known = [line for line in lines if line is not None]
-        planned = self.generation.ask.arrival
-
-        def pick(which: Callable[[list[float]], float], at: Callable[[Timeline], float]) -> float:
-            values = [value for line in known if (value := at(line)) == value]
-            return which(values) if values else float("nan")
-
-        arrival, admitted = pick(min, lambda t: t.arrival), pick(min, lambda t: t.admitted)
-        first = pick(min, lambda t: t.first_token)
-        usages = [c.last.usage for c in self.generation.choices if c.last is not None and c.last.usage is not None]
-        return {
-            "server_ms": milliseconds(arrival - planned),
-            "queue_ms": milliseconds(admitted - arrival),
-            "prefill_ms": milliseconds(first - admitted),
-            "ttft_ms": milliseconds(first - planned),
-            "tpot_ms": milliseconds(pick(lambda values: sum(values) / len(values), lambda t: t.tpot_s)),
-            "e2e_ms": milliseconds(pick(max, lambda t: t.e2e_s)),
-            "blocks_freed_ms": milliseconds(pick(max, lambda t: t.blocks_free) - planned),
-            "cached_tokens": sum(usage.cached_tokens for usage in usages),
-            "computed_tokens": sum(usage.computed_tokens for usage in usages),
-            "preemptions": sum(usage.preemptions for usage in usages),
-        }
+        return counts_of(self.generation, self._num_sent)
 
     def about(self) -> dict[str, Any]:
         """`paceline` of a whole answer."""
         count = sum(self.num_tokens(choice) for choice in self.generation.choices)
         about: dict[str, Any] = {"num_tokens": count}
         if self.timings:
-            about["timings"] = self.timing_values()
+            about["timings"] = timings_of(self.generation)
         return about

@@ -33,9 +33,13 @@ OTHER = "other"
 ENDPOINTS = (
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
     "/v1/models",
     "/tokenize",
     "/detokenize",
+    "/tokenizer_info",
     "/health",
     "/ready",
     "/version",
@@ -209,7 +213,7 @@ class _Sampled:
 
 def _endpoint(path: str) -> str:
     """A label value for a path: one of `ENDPOINTS`, which stand for what is below them too."""
-    for stem in ("/v1/internal", "/v1/models"):
+    for stem in ("/v1/internal", "/v1/models", "/v1/messages"):
         if path.startswith(stem + "/"):
             return stem
     if path.startswith("/static/"):

@@ -35,7 +35,8 @@ from paceline.text.tools.formats import (
     takes_tools,
 )
 from paceline.text.tools.grammar import call_grammar
-from paceline.text.tools.schemas import Bounds
+from paceline.text.tools.history import with_calls_as_text, with_tools_told
+from paceline.text.tools.schemas import Bounds, arguments_schema
 from paceline.text.tools.writing import serialise, system_block
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "ToolFormat",
     "ToolParser",
     "ToolSpec",
+    "arguments_schema",
     "call_grammar",
     "collect",
     "detect_format",
@@ -61,4 +63,6 @@ __all__ = [
     "serialise",
     "system_block",
     "takes_tools",
+    "with_calls_as_text",
+    "with_tools_told",
 ]

@@ -35,10 +35,11 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class CallStarted(msgspec.Struct, frozen=True):
-    """A call begins. Calls of an answer count from 0."""
+    """A call begins. Calls of an answer count from 0. Formats have no ids: whoever answers a client gives them."""
 
     index: int
     name: str
+    id: str = ""
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True):
@@ -94,7 +95,7 @@ def collect(events: Iterable[Event]) -> Parsed:
         match event:
             case Text(text):
                 texts.append(text)
-            case CallStarted(_, name):
+            case CallStarted(_, name, _):
                 pieces = []
             case ArgumentsDelta(_, text):
                 pieces.append(text)

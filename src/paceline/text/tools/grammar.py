@@ -39,12 +39,13 @@ def call_grammar(
     choice: str | None = None,
     *,
     parallel: bool = True,
+    max_calls: int = MAX_PARALLEL_CALLS,
     special_ids: Mapping[str, int] | None = None,
     reasoning: ReasoningFormat | None = None,
     inside: bool = False,
     bounds: Bounds | None = None,
 ) -> GrammarSpec:
-    """An answer that is one call, or with `parallel` up to MAX_PARALLEL_CALLS, of any of `tools`, or of the one that
+    """An answer that is one call, or with `parallel` up to `max_calls`, of any of `tools`, or of the one that
     `choice` names (None: any).
 
     `special_ids`: id by text of the vocabulary's special tokens; markers among them are written by that id, as text
@@ -66,7 +67,7 @@ def call_grammar(
             expected=f"one of {known}"[:400] if known else "tools",
         )
     rules = _Rules(special_ids or {})
-    answer = _answer(rules, name, MAX_PARALLEL_CALLS if parallel else 1)
+    answer = _answer(rules, name, max_calls if parallel else 1)
     rules.add("start", f"{_thought(rules, reasoning, inside)} {answer}" if reasoning else answer)
     rules.add("call", " | ".join(_call(rules, name, index, tool, bounds) for index, tool in chosen))
     return GrammarSpec(kind="lark", value=rules.text())

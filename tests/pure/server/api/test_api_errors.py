@@ -23,6 +23,7 @@ from paceline.errors import (
 from paceline.server.errors import (
     BodyTooLargeError,
     ModelNotFoundError,
+    NotServedError,
     RequestTimeoutError,
     ShedError,
     error_headers,
@@ -33,6 +34,10 @@ from paceline.server.errors import (
 from paceline.server.tenancy.tenants import Tenant, TenantBook
 
 JSON = {"content-type": "application/json"}
+PATHS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/embeddings", "/tokenize", "/detokenize"),
+)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +55,7 @@ JSON = {"content-type": "application/json"}
         (EngineError("x"), 503, "service_unavailable_error", "engine"),
         (EngineDeadError("x"), 503, "service_unavailable_error", "engine_dead"),
         (ShedError("x"), 503, "service_unavailable_error", "shed"),
+        (NotServedError("x"), 501, "not_implemented_error", "not_implemented"),
         (ConfigError("x"), 500, "server_error", "config"),
         (CapacityError("x"), 500, "server_error", "capacity"),
         (KeyError("secret"), 500, "server_error", "internal"),
@@ -76,7 +82,7 @@ def test_retry_after_is_whole_seconds_and_never_too_early():
 def test_bodies_that_cannot_be_read():
     async def body():
         async with api_server(scripts={1: text_ids("fine")}) as server:
-            for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+            for path in PATHS:
                 for content in (
                     b"",
                     b"{",
@@ -126,6 +132,9 @@ def test_unknown_paths_and_methods_and_models():
             for path, fields in (
                 ("/v1/completions", {"prompt": "a"}),
                 ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+                ("/v1/responses", {"input": "a"}),
+                ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+                ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}]}),
                 ("/tokenize", {"prompt": "a"}),
                 ("/detokenize", {"tokens": [1]}),
             ):
@@ -275,7 +284,7 @@ def test_the_openapi_description_has_bodies_and_errors():
     async def body():
         async with api_server() as server:
             paths = (await server.client.get("/openapi.json")).json()["paths"]
-            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+            for path in PATHS:
                 post = paths[path]["post"]
                 schema = post["requestBody"]["content"]["application/json"]["schema"]
                 assert schema["additionalProperties"] is False

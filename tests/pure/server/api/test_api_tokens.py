@@ -102,6 +102,10 @@ def test_every_endpoint_asks_for_the_key():
                 ("POST", "/detokenize", {"tokens": [97]}),
                 ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}),
                 ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+                ("POST", "/v1/responses", {"input": "a", "max_output_tokens": 1}),
+                ("POST", "/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+                ("POST", "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "a"}]}),
+                ("GET", "/tokenizer_info", None),
             ]
             for method, path, body in calls:
                 for key, status in ((None, 401), ("wrong", 401), ("right", 200)):
@@ -112,5 +116,17 @@ def test_every_endpoint_asks_for_the_key():
                         assert response.headers["www-authenticate"] == "Bearer"
                         assert response.json()["error"]["type"] == "authentication_error"
                         assert "wrong" not in response.json()["error"]["message"].replace("wrong key", "")
+
+    run(body)
+
+
+def test_the_vocabulary_tells_its_special_tokens():
+    async def body():
+        async with api_server() as server:
+            info = (await server.client.get("/tokenizer_info")).json()
+            assert (info["bos_token"], info["eos_token"], info["pad_token"]) == ("<|start|>", "<|end|>", None)
+            assert (info["eos_token_ids"], info["max_model_len"]) == ([EOS], 128)
+            assert info["vocab_size"] == server.state.pipeline.tokenizer.vocab_size
+            assert "chat_template" not in info
 
     run(body)

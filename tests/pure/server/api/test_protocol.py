@@ -145,8 +145,9 @@ def test_the_first_unknown_field_is_enough(part, monkeypatch):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("tools", [{"type": "function"}], "not there yet"),
-        ("tool_choice", "auto", "not there yet"),
+        ("functions", [{"name": "f"}], "send those"),
+        ("function_call", "auto", "send that"),
+        ("reasoning_effort", "high", "chat_template_kwargs"),
         ("guided_decoding_backend", "outlines", "llguidance"),
         ("modalities", ["text", "audio"], "answers are text"),
         ("use_beam_search", True, "beam search"),
@@ -234,6 +235,7 @@ def test_any_values_give_a_body_or_an_error(model, data):
             parsed.sampling()
         if isinstance(parsed, ChatRequest):
             parsed.template_options()
+            parsed.offer()
 
 
 def test_class_is_another_name_of_service_class():

@@ -16,13 +16,14 @@ import torch
 from paceline.runtime.forward_context import AttentionMetadata
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kernels.params import AttentionParams
+from paceline.runtime.kernels.reference.attention import attention as reference_attention
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_attention
 from paceline.runtime.kv_cache import LayerCache
 
 TILE_ROWS, KEYS, MAX_HEAD_DIM = 48, 16, 256  # csrc/attention.h
 MIN_SHARED_TOKENS = 64  # of a common prefix, for sequences to be taken together
 ALONE_BELOW = 1 << 17  # multiply-adds that are not worth waking a thread
-_KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 
 
 class _Step(ctypes.Structure):
@@ -69,7 +70,8 @@ def attention(
 ) -> torch.Tensor:
     """See the reference kernel for shapes. The result lives in scratch memory until the next call."""
     if not takes(params):
-        return torch_attention(q, kv, cache, metadata, params)
+        other = reference_attention if cache.has_scales else torch_attention
+        return other(q, kv, cache, metadata, params)
     group = metadata.groups[cache.group]
     if group.plan is None:
         group.plan = plan_tiles(metadata, cache, params)

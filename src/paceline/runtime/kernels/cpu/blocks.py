@@ -57,6 +57,13 @@ class NativeBlocks:
         return int(library().paceline_cpu_packed_type(ggml_type, cls.int8)) >= 0
 
     @classmethod
+    def packed_bytes(cls, ggml_type: int, out_features: int, in_features: int) -> int:
+        """What a matrix takes once packed. Ask `takes` first."""
+        native = library()
+        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.int8))
+        return int(native.paceline_cpu_panel_bytes(kind, in_features)) * -(-out_features // PANEL)
+
+    @classmethod
     def pack(cls, raw: np.ndarray, ggml_type: int, out_features: int, in_features: int) -> BlockPanels:
         """`raw` [bytes] uint8: the blocks as stored, row by row. A row is whole blocks."""
         native = library()
@@ -68,8 +75,7 @@ class NativeBlocks:
         assert raw.dtype == np.uint8
         assert raw.size == out_features * in_features // block_size * block_bytes
         raw = np.ascontiguousarray(raw)
-        size = int(native.paceline_cpu_panel_bytes(kind, in_features)) * -(-out_features // PANEL)
-        data = torch.zeros(size, dtype=torch.uint8)
+        data = torch.zeros(cls.packed_bytes(ggml_type, out_features, in_features), dtype=torch.uint8)
         native.paceline_cpu_pack_blocks(raw.ctypes.data, data.data_ptr(), 0, out_features, in_features, ggml_type, kind)
         return BlockPanels(data, kind, out_features, in_features)
 

@@ -28,6 +28,7 @@ UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use 
     "linear_avx2.cpp": AVX2,
     "int8_avx2.cpp": AVX2,
     "attention_avx2.cpp": AVX2,
+    "kv_int8_avx2.cpp": AVX2,
     "elementwise_avx2.cpp": AVX2,
 }
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.

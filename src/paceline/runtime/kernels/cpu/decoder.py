@@ -171,7 +171,7 @@ def _served(block: BlockParts) -> bool:
         and all(isinstance(s.weight, BlockPanels | PanelWeight) for s in segments)
         and all(isinstance(s.weight, BlockPanels) or s.weight.values.dtype == torch.float32 for s in segments)
         and all(s.bias is None or (s.bias.dtype == torch.float32 and s.bias.is_contiguous()) for s in segments)
-        and block.cache.kv.dtype == torch.float32
+        and block.cache.kv.dtype in (torch.float32, torch.int8)
         and block.activation in ACTIVATIONS
         and block.attention.head_dim % 16 == 0
         and block.intermediate % 8 == 0

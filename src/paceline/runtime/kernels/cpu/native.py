@@ -18,6 +18,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_gather": (_LONG, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_write_kv": (None, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _LONG)),
+    "paceline_cpu_write_kv_int8": (None, (*[_POINTER] * 3, *[_LONG] * 5, _INT)),
     "paceline_cpu_linear": (None, (*[_POINTER] * 5, *[_LONG] * 5, _INT, _INT)),
     "paceline_cpu_linear_scratch": (_LONG, (_INT, _LONG, _LONG)),
     "paceline_cpu_rms_norm": (None, (*[_POINTER] * 3, *[_LONG] * 6, _FLOAT, _INT)),

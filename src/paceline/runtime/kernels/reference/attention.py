@@ -19,6 +19,7 @@ from paceline.contracts.kv import NULL_BLOCK
 from paceline.errors import UnsupportedError
 from paceline.runtime.forward_context import AttentionMetadata
 from paceline.runtime.kernels.params import AttentionParams
+from paceline.runtime.kernels.reference.kv_int8 import from_records
 from paceline.runtime.kv_cache import LayerCache
 
 QUERY_TILE = 16
@@ -91,8 +92,9 @@ def _visit(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Fold one key tile into (running maximum, sum of weights, weighted values) of its query tiles."""
     num, heads, rows, dim = queries.shape
-    gathered = cache.kv.index_select(2, tile.block_ids).view(2, heads, num, KV_TILE, dim).float()
-    keys, values = gathered.transpose(1, 2).contiguous()  # each [A, H, 256, D]
+    gathered = cache.kv.index_select(2, tile.block_ids)
+    wide = from_records(gathered) if cache.has_scales else gathered.float()
+    keys, values = wide.view(2, heads, num, KV_TILE, dim).transpose(1, 2).contiguous()  # each [A, H, 256, D]
     values = torch.where(tile.alive[:, None, :, None], values, 0.0)  # 0 * NaN would be NaN
     scores = torch.bmm(queries.view(-1, rows, dim), keys.view(-1, KV_TILE, dim).transpose(1, 2)) * params.scale
     if params.softcap is not None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from paceline.runtime.kernels.reference.kv_int8 import to_records
 from paceline.runtime.kv_cache import LayerCache
 
 
 def write_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor) -> None:
-    """kv [T, 2 * num_kv_heads, head_dim], K heads first, to slots slot_mapping [T] (block * block_size + offset)."""
+    """kv [T, 2 * num_kv_heads, head_dim], K heads first, to slots slot_mapping [T] (block * block_size + offset).
+
+    The cache's dtype is that of kv, or int8: then kv is rounded."""
+    if cache.has_scales:
+        kv = to_records(kv)
     cache.slots.index_copy_(1, slot_mapping, kv.transpose(0, 1))

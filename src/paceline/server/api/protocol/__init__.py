@@ -5,19 +5,26 @@ nearest name; fields of OpenAI's or vLLM's API that we know and cannot serve are
 value asks for nothing; a few that only describe the caller are taken and not used. Everything wrong is a RequestError
 that names the field. Bounds of sampling values are those of `contracts.request.SamplingParams`, checked there.
 
-May import contracts, errors, `server.errors` and the value of `text.grammar.spec`; knows nothing of engines, tenants or
-sockets.
+May import contracts, errors, `server.errors` and the values of `text.grammar.spec` and `text.tools`; knows nothing of
+engines, tenants or sockets.
 """
 
+from paceline.server.api.protocol.anthropic import CountRequest, MessagesRequest
 from paceline.server.api.protocol.body import parse_json, read_body, request_schema
 from paceline.server.api.protocol.chat import ChatRequest
 from paceline.server.api.protocol.completions import CompletionRequest
+from paceline.server.api.protocol.embeddings import EmbeddingsRequest
+from paceline.server.api.protocol.responses import ResponsesRequest
 from paceline.server.api.protocol.tokens import DetokenizeRequest, TokenizeRequest
 
 __all__ = [
     "ChatRequest",
     "CompletionRequest",
+    "CountRequest",
     "DetokenizeRequest",
+    "EmbeddingsRequest",
+    "MessagesRequest",
+    "ResponsesRequest",
     "TokenizeRequest",
     "parse_json",
     "read_body",

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from paceline.contracts.request import MAX_LOGPROBS, SamplingParams, is_whole, shown
 from paceline.errors import RequestError
 from paceline.server.api.protocol.messages import Messages
-from paceline.server.api.protocol.sampling import NO_TOOLS, GenerationRequest
+from paceline.server.api.protocol.sampling import GenerationRequest
+from paceline.server.api.protocol.tools import Offer, ToolChoice, Tools, offer_of
 
 _OURS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "max_chars", "self")
 
@@ -20,24 +21,24 @@ class ChatRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None  # taken and not used: there are no tools
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
 
     REFUSED: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = GenerationRequest.REFUSED | {
-        "tools": (([],), NO_TOOLS),
-        "tool_choice": (("none",), NO_TOOLS),
-        "functions": (([],), NO_TOOLS),
-        "function_call": (("none",), NO_TOOLS),
+        "functions": (([],), "it is the older form of tools: send those"),
+        "function_call": (("none",), "it is the older form of tool_choice: send that"),
         "modalities": ((["text"],), "answers are text"),
         "audio": ((), "answers are text"),
         "prediction": ((), "there are no predicted outputs"),
-        "reasoning_effort": (("none",), "reasoning is not told apart yet"),
+        "reasoning_effort": (("none",), "templates differ: chat_template_kwargs has the variables of this model's"),
         "verbosity": ((), "the model has no such setting"),
         "web_search_options": ((), "the server does not search"),
         "chat_template": ((), "templates of clients are not run; the server has --chat-template"),
         "documents": (([],), "pass them as chat_template_kwargs if the model's template knows them"),
         "mm_processor_kwargs": (({},), "this model takes text only"),
         "media_io_kwargs": (({},), "this model takes text only"),
-        "include_reasoning": ((True,), "reasoning is not told apart yet"),
         "best_of": ((1,), "ask for n choices"),
         "prompt": ((), "a conversation is sent as messages"),
     }
@@ -68,6 +69,10 @@ class ChatRequest(GenerationRequest):
                 )
         self.check_streaming()
         return self.params(logprobs=(self.top_logprobs or 0) if self.logprobs else None, max_tokens=most)
+
+    def offer(self) -> Offer | None:
+        """Tools that the answer may call, if any. Raises RequestError."""
+        return offer_of(self)
 
     def template_options(self) -> dict[str, Any]:
         """Keyword arguments for the chat template. Raises RequestError."""

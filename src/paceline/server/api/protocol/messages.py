@@ -18,12 +18,12 @@ from paceline.errors import RequestError
 
 MAX_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_COMMON = ("role", "content", "name")
+_COMMON = ("role", "content", "name", "type")  # the last: some clients write "text" or "message"; not used
 _KEYS = {
     "assistant": (*_COMMON, "tool_calls", "refusal", "reasoning_content", "reasoning", "annotations"),
     "tool": (*_COMMON, "tool_call_id"),
 }
-_TEXTS = ("name", "refusal", "reasoning_content", "reasoning", "tool_call_id")
+_TEXTS = ("name", "type", "refusal", "reasoning_content", "reasoning", "tool_call_id")
 
 
 def _wrong(param: str, value: Any, expected: str, message: str = "") -> RequestError:
@@ -63,7 +63,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         if key in _TEXTS and not isinstance(item, str):
             raise _wrong(f"{where}.{key}", item, "text")
     plain: dict[str, Any] = {**given, "role": "system" if role == "developer" else role}
-    plain.pop("annotations", None)
+    for key in ("annotations", "type"):
+        plain.pop(key, None)
     if "content" in given:
         plain["content"] = _content(given["content"], f"{where}.content")
     elif role != "assistant":
@@ -139,6 +140,19 @@ _TEXT_PART = {
     "required": ["type", "text"],
     "additionalProperties": False,
 }
+_CALL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+            "required": ["name", "arguments"],
+        },
+    },
+    "required": ["function"],
+}
 _SCHEMA = {
     "type": "array",
     "minItems": 1,
@@ -146,11 +160,14 @@ _SCHEMA = {
     "items": {
         "type": "object",
         "properties": {
-            "role": {"enum": ["system", "developer", "user", "assistant"]},
-            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}]},
+            "role": {"enum": list(ROLES)},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}, {"type": "null"}]},
             "name": {"type": "string"},
+            "tool_calls": {"type": "array", "items": _CALL},
+            "tool_call_id": {"type": "string"},
+            "reasoning_content": {"type": "string"},
         },
-        "required": ["role", "content"],
+        "required": ["role"],
     },
 }
 

@@ -34,7 +34,6 @@ _SAME = (  # fields that SamplingParams has under the same name and takes as the
     "ignore_eos",
     "prompt_logprobs",
 )
-NO_TOOLS = "tools are not there yet"
 
 
 class StreamOptions(Body):
@@ -132,7 +131,7 @@ class GenerationRequest(Body):
         "guided_decoding_backend": (("auto", "guidance"), "grammars are llguidance's here"),
         "kv_transfer_params": ((), "KV does not move between engines"),
         "vllm_xargs": (({},), "it belongs to another engine"),
-        "thinking_token_budget": ((), "reasoning is not told apart yet"),
+        "thinking_token_budget": ((), "reasoning has no limit of its own: max_tokens is for all of the answer"),
     }
 
     def params(self, **more: Any) -> SamplingParams:

@@ -8,6 +8,7 @@ from paceline.errors import RequestError
 from paceline.server.api.protocol.body import Body
 from paceline.server.api.protocol.fields import TokenList
 from paceline.server.api.protocol.messages import Messages
+from paceline.server.api.protocol.tools import Tools
 
 
 class TokenizeRequest(Body):
@@ -21,14 +22,21 @@ class TokenizeRequest(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools = None  # of a conversation
 
     def check(self) -> None:
-        """Raise RequestError unless there is exactly one thing to tokenize."""
+        """Raise RequestError unless there is exactly one thing to tokenize, with tools only where they count."""
         if (self.prompt is None) == (self.messages is None):
             raise RequestError(
                 "give a prompt or messages, one of them",
                 param="prompt",
                 seen="neither" if self.prompt is None else "both",
+            )
+        if self.tools and self.messages is None:
+            raise RequestError(
+                "tools are shown to the model in a conversation only",
+                param="tools",
+                fix="send messages, or leave tools out",
             )
 
 

@@ -15,7 +15,7 @@ constexpr int kTileRows = 48;
 constexpr int kKeys = 16;
 constexpr int kMaxHeadDim = 256;
 
-enum KVType : std::int32_t { kKVFloat32 = 0, kKVBFloat16 = 1, kKVFloat16 = 2 };
+enum KVType : std::int32_t { kKVFloat32 = 0, kKVBFloat16 = 1, kKVFloat16 = 2, kKVInt8 = 3 };  // kKVInt8: kv_int8.h
 
 // One sequence of the step. Python fills it: the order of the fields is known there.
 struct AttentionRow {
@@ -51,7 +51,8 @@ struct AttentionStep {
 };
 
 // One layer: q [tokens, num_heads, head_dim] with tokens q_stride floats apart, out [tokens, num_heads * head_dim];
-// kv [2, num_kv_heads, blocks, block_size, head_dim], `region` elements for each K or V head.
+// kv [2, num_kv_heads, blocks, block_size, head_dim], `region` elements for each K or V head. Of 8 bits: records of bytes in
+// place of head_dim numbers, `region` bytes for each.
 struct AttentionLayer {
   const float* q;
   std::int64_t q_stride;

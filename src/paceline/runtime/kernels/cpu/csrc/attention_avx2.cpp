@@ -8,6 +8,8 @@
 #include <type_traits>
 
 #include "exp_avx2.h"
+#include "kv_int8.h"
+#include "turn_avx2.h"
 
 namespace paceline {
 namespace {
@@ -21,7 +23,9 @@ struct State {
   alignas(32) float q[kTileRows * kMaxHeadDim];    // times the scale
   alignas(32) float sum[kTileRows * kMaxHeadDim];  // weighted values
   alignas(32) float keys[kMaxHeadDim][kKeys];     // of the group at work, turned
+  alignas(32) float values[kKeys * kMaxHeadDim];  // and widened, where many rows read them
   alignas(32) float weight[kTileRows][kKeys];     // scores, then weights
+  alignas(32) float key_scale[kKeys], value_scale[kKeys];  // of the group at work, where codes have one
   float peak[kTileRows], total[kTileRows], keep[kTileRows];
   std::int64_t position[kTileRows], lowest[kTileRows];  // the last and the first key that a row sees
 };
@@ -47,39 +51,43 @@ template <>
 inline __m256 load8<Float16>(const Float16* at) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
+struct Int8 {
+  std::int8_t code;  // times its record's scale
+};
+template <>
+inline __m256 load8<Int8>(const Int8* at) {
+  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+}
 
-// out[d][0..7] = key[0..7][d] for eight d.
-[[gnu::always_inline]] inline void turn8(const __m256 (&key)[8], float* out) {
-  __m256 pair[8], four[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    pair[2 * i] = _mm256_unpacklo_ps(key[2 * i], key[2 * i + 1]);
-    pair[2 * i + 1] = _mm256_unpackhi_ps(key[2 * i], key[2 * i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i) {
-    four[4 * i] = _mm256_shuffle_ps(pair[4 * i], pair[4 * i + 2], 0x44);
-    four[4 * i + 1] = _mm256_shuffle_ps(pair[4 * i], pair[4 * i + 2], 0xee);
-    four[4 * i + 2] = _mm256_shuffle_ps(pair[4 * i + 1], pair[4 * i + 3], 0x44);
-    four[4 * i + 3] = _mm256_shuffle_ps(pair[4 * i + 1], pair[4 * i + 3], 0xee);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    _mm256_store_ps(out + i * kKeys, _mm256_permute2f128_ps(four[i], four[4 + i], 0x20));
-    _mm256_store_ps(out + (4 + i) * kKeys, _mm256_permute2f128_ps(four[i], four[4 + i], 0x31));
-  }
+// Whether a head's numbers have a scale behind them, and how many elements that makes of them.
+template <typename T>
+constexpr bool kScaled = std::is_same_v<T, Int8>;
+template <typename T>
+constexpr std::int64_t record_size(std::int64_t dim) {
+  return kScaled<T> ? kv_record_bytes(dim) : dim;
 }
 
 // The keys of a group side by side: keys[d][j] = key j at d. Null: a key that is not there.
 template <typename T>
 void turn_keys(const T* const (&key)[kKeys], int dim, State& state) {
+  int begin = 0;
+  if constexpr (kScaled<T>)
+    for (; begin + 32 <= dim; begin += 32) {
+      __m256i codes[kKeys];
+#pragma GCC unroll 16
+      for (int j = 0; j < kKeys; ++j)
+        codes[j] = key[j] == nullptr ? _mm256_setzero_si256()
+                                     : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(key[j] + begin));
+      turn_bytes(codes, state.keys[begin]);
+    }
   for (int half = 0; half < kKeys; half += 8)
-    for (int d = 0; d < dim; d += 8) {
+    for (int d = begin; d < dim; d += 8) {
       __m256 eight[8];
 #pragma GCC unroll 8
       for (int j = 0; j < 8; ++j)
         eight[j] = key[half + j] == nullptr ? _mm256_setzero_ps() : load8<T>(key[half + j] + d);
-      turn8(eight, &state.keys[d][half]);
+      turn8<kKeys>(eight, &state.keys[d][half]);
     }
 }
 
@@ -107,6 +115,9 @@ void score(State& state, int first, int dim) {
 }
 
 // Scores become weights; the running maximum and sum follow. Keys [begin, end) of the group that starts at `base` exist.
+// Where codes have scales, those of keys join here before anything else, and those of values after all: in a product with
+// codes, a weight is then what its value counts for.
+template <typename T>
 void weigh(State& state, int row, std::int64_t base, int begin, int end, float softcap) {
   const std::int64_t lowest = std::max<std::int64_t>(begin, state.lowest[row] - base);
   const std::int64_t past = std::min<std::int64_t>(end, state.position[row] + 1 - base);
@@ -117,6 +128,10 @@ void weigh(State& state, int row, std::int64_t base, int begin, int end, float s
     return;
   }
   __m256 low = _mm256_load_ps(at), high = _mm256_load_ps(at + 8);
+  if constexpr (kScaled<T>) {
+    low = _mm256_mul_ps(low, _mm256_load_ps(state.key_scale));
+    high = _mm256_mul_ps(high, _mm256_load_ps(state.key_scale + 8));
+  }
   if (softcap != 0.0f) {
     const __m256 cap = _mm256_set1_ps(softcap), part = _mm256_set1_ps(1.0f / softcap);
     low = _mm256_mul_ps(cap, tanh8(_mm256_mul_ps(low, part)));
@@ -135,11 +150,16 @@ void weigh(State& state, int row, std::int64_t base, int begin, int end, float s
   const __m256 top = _mm256_set1_ps(peak);
   low = exp8(_mm256_sub_ps(low, top));
   high = exp8(_mm256_sub_ps(high, top));
+  const __m256 sum = _mm256_add_ps(low, high);
+  if constexpr (kScaled<T>) {
+    low = _mm256_mul_ps(low, _mm256_load_ps(state.value_scale));
+    high = _mm256_mul_ps(high, _mm256_load_ps(state.value_scale + 8));
+  }
   _mm256_store_ps(at, low);
   _mm256_store_ps(at + 8, high);
   if (peak != before) state.keep[row] = before == kNothing ? 0.0f : std::exp(before - peak);
   state.peak[row] = peak;
-  state.total[row] = state.total[row] * state.keep[row] + sum8(_mm256_add_ps(low, high));
+  state.total[row] = state.total[row] * state.keep[row] + sum8(sum);
 }
 
 // sum = sum * keep + weights * values for `rows` rows from `first` on, 8 * vectors numbers from `d` on.
@@ -171,7 +191,7 @@ template <typename T, int rows, int vectors>
     for (int v = 0; v < vectors; ++v) _mm256_store_ps(at + r * dim + 8 * v, sum[r][v]);
 }
 
-template <typename T, int rows>
+template <int rows, typename T>
 void mix_rows(State& state, const T* const (&value)[kKeys], int first, int dim, int begin, int end) {
   int d = 0;
   for (; d + 16 <= dim; d += 16) mix<T, rows, 2>(state, value, first, dim, d, begin, end);
@@ -210,8 +230,8 @@ Group<T> find_group(const AttentionStep& step, const T* k, const T* v, const std
   std::int64_t block = (base + found.from) / step.block_size, offset = (base + found.from) % step.block_size;
   for (int j = found.from; j < found.to; ++j) {
     const std::int64_t slot = std::int64_t{table[block]} * step.block_size + offset;
-    found.key[j] = k + slot * step.head_dim;
-    found.value[j] = v + slot * step.head_dim;
+    found.key[j] = k + slot * record_size<T>(step.head_dim);
+    found.value[j] = v + slot * record_size<T>(step.head_dim);
     if (++offset == step.block_size) offset = 0, ++block;
   }
   return found;
@@ -221,10 +241,41 @@ Group<T> find_group(const AttentionStep& step, const T* k, const T* v, const std
 template <typename T>
 void fetch(const Group<T>& group, int dim) {
   for (int j = group.from; j < group.to; ++j)
-    for (std::size_t byte = 0; byte < sizeof(T) * static_cast<std::size_t>(dim); byte += 64) {
+    for (std::size_t byte = 0; byte < sizeof(T) * static_cast<std::size_t>(record_size<T>(dim)); byte += 64) {
       _mm_prefetch(reinterpret_cast<const char*>(group.key[j]) + byte, _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(group.value[j]) + byte, _MM_HINT_T0);
     }
+}
+
+// The scales behind the codes of a group; 0 for what is not there.
+template <typename T>
+void read_scales(const Group<T>& group, int dim, State& state) {
+  for (int j = 0; j < kKeys; ++j) {
+    state.key_scale[j] = state.value_scale[j] = 0.0f;
+    if (group.key[j] == nullptr) continue;
+    std::memcpy(&state.key_scale[j], group.key[j] + dim, sizeof(float));
+    std::memcpy(&state.value_scale[j], group.value[j] + dim, sizeof(float));
+  }
+}
+
+// The values of a group into the sums of rows [first, last). Many rows read what is widened once.
+template <typename T>
+void mix_group(const Group<T>& group, int first, int last, int dim, State& state) {
+  const auto mix_all = [&](const auto& value) {
+    in_tiles(first, last, [&](auto rows, int row) { mix_rows<rows>(state, value, row, dim, group.from, group.to); });
+  };
+  if constexpr (!std::is_same_v<T, float>) {
+    if (last - first > kRows) {
+      const float* wide[kKeys] = {};
+      for (int j = group.from; j < group.to; ++j) {
+        float* at = state.values + j * dim;
+        for (int d = 0; d < dim; d += 8) _mm256_store_ps(at + d, load8<T>(group.value[j] + d));
+        wide[j] = at;
+      }
+      return mix_all(wide);
+    }
+  }
+  mix_all(group.value);
 }
 
 // Rows [first, last) past keys [begin, end) of the sequence whose blocks are `table`.
@@ -241,11 +292,11 @@ void walk(const AttentionStep& step, State& state, const T* k, const T* v, const
       next = find_group(step, k, v, table, base + kKeys, begin, end);
       fetch(next, dim);
     }
+    if constexpr (kScaled<T>) read_scales(group, dim, state);
     turn_keys<T>(group.key, dim, state);
     in_tiles(first, last, [&](auto rows, int row) { score<rows>(state, row, dim); });
-    for (int row = first; row < last; ++row) weigh(state, row, base, group.from, group.to, step.softcap);
-    in_tiles(first, last,
-             [&](auto rows, int row) { mix_rows<T, rows>(state, group.value, row, dim, group.from, group.to); });
+    for (int row = first; row < last; ++row) weigh<T>(state, row, base, group.from, group.to, step.softcap);
+    mix_group(group, first, last, dim, state);
   }
 }
 
@@ -302,6 +353,7 @@ void attention_tile_avx2(const AttentionStep& step, const AttentionLayer& layer,
   switch (step.kv_type) {
     case kKVFloat32: return one_tile<float>(step, layer, step.tiles[tile], head);
     case kKVBFloat16: return one_tile<BFloat16>(step, layer, step.tiles[tile], head);
+    case kKVInt8: return one_tile<Int8>(step, layer, step.tiles[tile], head);
     default: return one_tile<Float16>(step, layer, step.tiles[tile], head);
   }
 }

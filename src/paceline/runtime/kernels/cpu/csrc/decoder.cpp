@@ -67,6 +67,18 @@ struct Run {
     add(pass.x, y, pass.num_tokens * d.hidden, threads);
   }
 
+  // This step's K and V into the cache.
+  void write(const Block& block) const {
+    const float* kv = s.qkv + d.num_heads * d.head_dim;
+    const std::int64_t size = qkv_size(d), heads = 2 * d.num_kv_heads, bytes = sizeof(float);
+    if (pass.steps[block.group]->kv_type == kKVInt8)
+      write_kv_int8({kv, static_cast<char*>(block.kv), pass.slots[block.group], heads, d.head_dim, size, block.region},
+                    pass.num_tokens, threads);
+    else
+      write_kv(reinterpret_cast<const char*>(kv), static_cast<char*>(block.kv), pass.slots[block.group], pass.num_tokens,
+               heads, d.head_dim * bytes, size * bytes, block.region * bytes);
+  }
+
   void attend(const Block& block) const {
     const std::int64_t size = qkv_size(d), turned = d.num_heads + d.num_kv_heads;
     if (block.head_norm != nullptr)
@@ -74,10 +86,7 @@ struct Run {
                pass.num_tokens, threads);
     rope({s.qkv, pass.cos[block.rope], pass.sin[block.rope], turned, d.head_dim, size, d.head_dim, pass.table_stride},
          pass.num_tokens, threads);
-    const std::int64_t bytes = sizeof(float);
-    write_kv(reinterpret_cast<const char*>(s.qkv + d.num_heads * d.head_dim), static_cast<char*>(block.kv),
-             pass.slots[block.group], pass.num_tokens, 2 * d.num_kv_heads, d.head_dim * bytes, size * bytes,
-             block.region * bytes);
+    write(block);
     attention(*pass.steps[block.group], {s.qkv, size, block.kv, block.region, s.attended});
   }
 

@@ -2,22 +2,13 @@
 #include <algorithm>
 
 #include "int8_tile_avx2.h"
+#include "magnitude_avx2.h"
 
 namespace paceline {
 namespace {
 
 constexpr std::size_t kBlockBytes = 192 << 10;  // of quantised rows, beside two panels in a second-level cache of 512 KiB
 constexpr std::int64_t kBlockTiles = 8;         // at least: each block reads the weights anew
-
-// |x| as bit patterns: those order as the numbers do, with NaN above all.
-__m256i magnitudes(__m256 x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
-
-float largest(__m256i bits) {
-  __m128i found = _mm_max_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
-  found = _mm_max_epi32(found, _mm_shuffle_epi32(found, 0x4e));
-  found = _mm_max_epi32(found, _mm_shuffle_epi32(found, 0xb1));
-  return _mm_cvtss_f32(_mm_castsi128_ps(found));
-}
 
 // Sixteen numbers as codes in their order, and the sum of those added to `sum`.
 __m128i sixteen_codes(const float* x, __m256 factor, __m256i& sum) {

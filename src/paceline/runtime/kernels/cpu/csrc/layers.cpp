@@ -41,6 +41,12 @@ void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slot
   write_kv(kv, cache, slots, num_tokens, num_heads, head_bytes, token_stride, region_stride);
 }
 
+void paceline_cpu_write_kv_int8(const float* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
+                                std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride,
+                                std::int64_t region, std::int32_t num_threads) {
+  write_kv_int8({kv, cache, slots, num_heads, head_dim, token_stride, region}, num_tokens, num_threads);
+}
+
 void paceline_cpu_attention(const AttentionStep* step, const float* q, std::int64_t q_stride, void* kv,
                             std::int64_t region, float* out) {
   attention(*step, {q, q_stride, kv, region, out});

@@ -88,4 +88,9 @@ void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64
                   static_cast<std::size_t>(head_bytes));
 }
 
+void write_kv_int8(const KVInt8Write& task, std::int64_t num_tokens, int num_threads) {
+  share_rows(num_tokens, task.num_heads * task.head_dim, num_threads,
+             [&](std::int64_t first, std::int64_t last) { write_kv_int8_avx2(task, first, last); });
+}
+
 }  // namespace paceline

@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "kv_int8.h"
 #include "linear.h"
 
 namespace paceline {
@@ -22,5 +23,8 @@ void attention(const AttentionStep& step, const AttentionLayer& layer);
 // bytes apart and heads `region_stride` bytes. Slots are the engine's own: not checked.
 void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens, std::int64_t num_heads,
               std::int64_t head_bytes, std::int64_t token_stride, std::int64_t region_stride);
+
+// The same with rounding to 8 bits.
+void write_kv_int8(const KVInt8Write& task, std::int64_t num_tokens, int num_threads);
 
 }  // namespace paceline

@@ -1,0 +1,267 @@
+"""Stored runs and experiments as a lint's facts. Numbers come from the raw records, computed again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from paceline.assemble.lint.configuration import is_quantised
+from paceline.config import full_table
+from paceline.contracts.artefact import RunInfo
+from paceline.contracts.metrics import RunMetrics
+from paceline.errors import ConfigError
+from paceline.lab.artefact import StoredRun, compare_runs
+from paceline.lab.artefact.differences import workload_of
+from paceline.lab.experiment.groups import group_of, plain
+from paceline.lab.experiment.results import EdgeResult, ExperimentResult
+from paceline.lab.metrics import compute
+from paceline.lab.metrics.columns import columns_of
+from paceline.lab.metrics.flow import ends_of, inside
+from paceline.lab.metrics.judge import times_of
+from paceline.planner.lint import (
+    Asked,
+    Change,
+    EngineFacts,
+    Facts,
+    LoadFacts,
+    PairFacts,
+    RatioFact,
+    RunFacts,
+    Sample,
+    StartFacts,
+    Timed,
+    TraceFacts,
+    WeightFacts,
+)
+
+_SERVER = "server."  # options of the server process: where it listens, whom it lets in
+
+
+def run_facts(
+    run: StoredRun,
+    *,
+    against: Sequence[StoredRun] = (),
+    trace: TraceFacts | None = None,
+    start_budget_s: float | None = None,
+) -> Facts:
+    """One run, beside `against`: earlier ones, each of which it is compared with."""
+    metrics = compute(run.info, run.records)
+    start = start_facts([run.info.start])
+    return Facts(
+        source="run",
+        name=run.info.name,
+        engine=_engine(run.info),
+        slo=tuple(run.info.slo),
+        load=_load(run, metrics),
+        run=RunFacts(info=run.info, metrics=metrics, requests=_timed(run, metrics), samples=_samples(run, metrics)),
+        pairs=tuple(_pair(earlier, run) for earlier in against),
+        trace=trace,
+        starts=start,
+        start_budget_s=start_budget_s,
+    )
+
+
+def experiment_facts(result: ExperimentResult, *, start_budget_s: float | None = None) -> Facts:
+    """Its steps and its starts; the runs of its points are looked at one by one."""
+    return Facts(
+        source="experiment",
+        name=result.name,
+        slo=result.slo,
+        pairs=tuple(_step(edge) for edge in result.edges),
+        starts=start_facts(
+            [{"kind": s.kind, "first_token_s": s.first_token_s, "ready_s": s.ready_s, "phases": s.phases}
+             for node in result.nodes for s in node.starts]
+        ),
+        start_budget_s=start_budget_s,
+    )  # fmt: skip
+
+
+def start_facts(starts: Iterable[Mapping[str, Any]]) -> tuple[StartFacts, ...]:
+    found = []
+    for start in starts:
+        seconds = start.get("first_token_s") or start.get("ready_s")
+        if isinstance(seconds, int | float):
+            phases = start.get("phases") or start.get("server") or {}
+            kind = str(start.get("kind", "as found"))
+            found.append(StartFacts(kind=kind, seconds=float(seconds), phases=dict(phases)))
+    return tuple(found)
+
+
+# --- the server
+
+
+def _engine(info: RunInfo) -> EngineFacts:
+    config = {plain(name): _bare(value) for name, value in info.config.items()}
+    server = info.fingerprint.get("server", {})
+    blocks, size = server.get("num_blocks"), config.get("block_size")
+    one_group = server.get("num_kv_groups") == 1
+    return EngineFacts(
+        max_num_seqs=_whole(config.get("max_num_seqs")),
+        max_model_len=_whole(config.get("max_model_len")) or info.target.max_model_len,
+        expected_context=_whole(config.get("expected_context")),
+        prefix_cache_reserve=_number(config.get("prefix_cache_reserve")),
+        prefix_caching=config.get("enable_prefix_caching"),
+        kv_tokens=blocks * size if one_group and isinstance(blocks, int) and isinstance(size, int) else None,
+        weights=_weights(server),
+    )
+
+
+def _weights(server: Mapping[str, Any]) -> WeightFacts | None:
+    stored, held, kind = server.get("stored_weight_bytes"), server.get("weight_bytes"), str(server.get("weight_dtype"))
+    if not stored or not held or not is_quantised(kind):
+        return None
+    return WeightFacts(stored=kind, stored_bytes=int(stored), held_bytes=int(held))
+
+
+def _bare(value: Any) -> Any:
+    """Some artefacts keep an option's reason beside its value."""
+    return value["value"] if isinstance(value, Mapping) and "value" in value else value
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _samples(run: StoredRun, metrics: RunMetrics) -> tuple[Sample, ...]:
+    found = []
+    for row in run.server_metrics:
+        at_ns, values = row.get("t_ns", -1), row.get("common") or {}
+        if metrics.window.start_ns <= at_ns < metrics.window.end_ns and values:
+            numbers = {name: values.get(name) for name in ("num_running", "num_waiting", "kv_usage")}
+            found.append(Sample(at_s=at_ns / 1e9, **numbers))
+    return tuple(found)
+
+
+# --- the load
+
+
+def _load(run: StoredRun, metrics: RunMetrics) -> LoadFacts:
+    info, window = run.info, metrics.window
+    streams = info.spec.get("stream") or info.spec.get("streams") or ()
+    arrivals = [stream.get("arrival", {}) for stream in streams if isinstance(stream, Mapping)]
+    slots = [int(a.get("slots", 0)) for a in arrivals if a.get("kind") == "closed"]
+    cache = info.spec.get("cache") or {}
+    return LoadFacts(
+        name=str(info.spec.get("name", info.name)),
+        requests=tuple(
+            Asked(
+                stream=r.stream,
+                slo_class=r.slo_class,
+                num_input=r.num_input_asked,
+                num_output=r.num_output_asked,
+                in_window=window.start_ns <= r.t_plan_ns < window.end_ns,
+            )
+            for r in run.records
+        ),
+        window_s=window.seconds,
+        closed_loop=info.closed_loop,
+        slots=sum(slots) if slots else None,
+        at_s=() if info.closed_loop else _arrivals(run),
+        protocol=tuple(info.cache.get("protocol") or cache.get("protocol") or ()),
+        seed=info.seed,
+    )
+
+
+def _arrivals(run: StoredRun) -> tuple[float, ...]:
+    return tuple(sorted(r.t_plan_ns / 1e9 for r in run.records if r.turn == 0 and r.t_plan_ns >= 0))
+
+
+def _timed(run: StoredRun, metrics: RunMetrics) -> tuple[Timed, ...]:
+    columns = columns_of(run.records)
+    times, ends = times_of(columns), ends_of(columns)
+    here = inside(columns.plan, metrics.window)
+    found = []
+    for i, record in enumerate(columns.records):
+        known = record.prompt_tokens >= 0 and math.isfinite(columns.tokens[i])
+        found.append(
+            Timed(
+                id=record.id,
+                slo_class=record.slo_class,
+                in_window=bool(here[i]),
+                ok=bool(columns.ok[i]),
+                first_s=_finite(columns.first[i]),
+                last_s=_finite(columns.last[i]),
+                send_s=_finite(columns.send[i]),
+                end_s=_finite(ends[i]),
+                tpot_s=_finite(times.tpot[i]),
+                lag_s=_finite(times.lag[i]),
+                num_tokens=record.prompt_tokens + int(columns.tokens[i]) if known else None,
+            )
+        )
+    return tuple(found)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+# --- two of them
+
+
+def _pair(before: StoredRun, after: StoredRun) -> PairFacts:
+    found = compare_runs(before, after)
+    ratios = tuple(
+        RatioFact(figure=line.figure, ratio=line.ratio.value, lo=line.ratio.lo, hi=line.ratio.hi, answer=line.answer)
+        for line in found.lines
+    )
+    return PairFacts(
+        before=_named(before, after),
+        after=_named(after, before),
+        changes=_changes(before.info, after.info),
+        ratios=ratios,
+        num_equal_prompts=_asked_before(before, after),
+    )
+
+
+def _named(run: StoredRun, other: StoredRun) -> str:
+    """Its own name; with the folder's, where both have the same."""
+    return run.info.name if run.info.name != other.info.name else f"{run.info.name} ({run.path.name})"
+
+
+def _changes(before: RunInfo, after: RunInfo) -> tuple[Change, ...]:
+    found = []
+    x, y = ({name: _bare(value) for name, value in info.config.items()} for info in (before, after))
+    for name in sorted({*x, *y}):
+        if not name.startswith(_SERVER) and plain(name) not in ("host", "port") and x.get(name) != y.get(name):
+            found.append(Change(name=name, group=_group(name), before=x.get(name), after=y.get(name)))
+    if before.target.model != after.target.model and all(plain(c.name) != "model" for c in found):
+        found.append(Change(name="model", group="model", before=before.target.model, after=after.target.model))
+    if workload_of(before) != workload_of(after):
+        found.append(Change(name=f"workload {after.spec.get('name', '')}".strip(), group="workload"))
+    if {c.name: c for c in before.slo} != {c.name: c for c in after.slo}:
+        found.append(Change(name="targets", group="slo"))
+    return tuple(found)
+
+
+def _group(option: str) -> str:
+    try:
+        return group_of(option, {name: found.group for name, found in full_table().items()}, {})
+    except ConfigError:
+        return "unknown"
+
+
+def _asked_before(before: StoredRun, after: StoredRun) -> int:
+    """Prompts of the later run that the earlier one had sent to the same server. One that was started for this run, or
+    is another, remembers nothing."""
+    if after.info.start or before.info.target.url != after.info.target.url:
+        return 0
+    sent = {r.prompt_sha256 for r in before.records if r.prompt_sha256}
+    return sum(r.prompt_sha256 in sent for r in after.records if r.prompt_sha256)
+
+
+def _step(edge: EdgeResult) -> PairFacts:
+    return PairFacts(
+        before=edge.parent,
+        after=edge.child,
+        changes=tuple(Change(name=c.name, group=c.group, before=c.before, after=c.after) for c in edge.changes),
+        ratios=tuple(
+            RatioFact(figure=r.figure, ratio=r.ratio.value, lo=r.ratio.lo, hi=r.ratio.hi, answer=r.answer)
+            for r in edge.ratios
+        ),
+        declared_group=edge.group,
+    )

@@ -1,0 +1,112 @@
+"""The cost model an engine starts with: what was timed here for this model in this form, or counts and rates.
+
+Calibration files live in `calibrations/` of the home folder, one for each key, named by the model and the key's digest.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import paceline
+from paceline.assemble.memory import DTYPE_BYTES
+from paceline.config import EngineConfig
+from paceline.contracts.kv import KVLayout
+from paceline.contracts.specs import DeviceSpec, ModelSpec
+from paceline.cost import Calibration, CalibrationKey, StepCost, StepPrior, decode_calibration, encode_calibration
+from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.runtime.worker import Worker
+
+
+def step_prior(spec: ModelSpec, device: DeviceSpec, dtype: str, layout: KVLayout, weight_bytes: int) -> StepPrior:
+    """Prices from two measured rates of the device, for weights and a KV cache as they are kept."""
+    return StepPrior(
+        spec,
+        device,
+        weight_bytes=weight_bytes,
+        dtype_bytes=DTYPE_BYTES[dtype],
+        kv_dtype_bytes=kv_bytes_per_token(layout) / spec.kv_bytes(1, 1),
+    )
+
+
+def kv_bytes_per_token(layout: KVLayout) -> float:
+    """Of all layers that have a cache, scales with it."""
+    return sum(group.bytes_per_block for group in layout.groups) / layout.block_size
+
+
+def calibration_key(
+    config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str, layout: KVLayout, worker: Worker
+) -> CalibrationKey:
+    """What times of this engine depend on."""
+    from paceline.runtime.device import DTYPES, usable_cores
+    from paceline.runtime.kernels import explain
+
+    kernels = explain(device.kind, DTYPES[dtype], config.numerics)
+    return CalibrationKey(
+        device=f"{device.kind} {device.name}",
+        num_cores=device.num_cores,
+        num_threads=config.device.num_threads or usable_cores(),
+        model=spec.name,
+        revision=spec.revision,
+        dtype=dtype,
+        weights=f"{worker.weight_bytes} bytes, {config.model.quantization}",
+        activations=config.model.activation_dtype,
+        kv_bytes_per_token=kv_bytes_per_token(layout),
+        numerics=config.numerics,
+        kernels=", ".join(f"{line.op} {line.kernel}" for line in kernels),
+        paceline=paceline.__version__,
+        torch=version("torch"),
+    )
+
+
+def start_cost(home: Path, key: CalibrationKey, prior: StepPrior) -> tuple[StepCost, str]:
+    """The model to begin with, and where its prices are from. Raises ConfigError for a file that cannot be used."""
+    found = find_calibration(home, key)
+    if found is None:
+        return StepCost.from_prior(prior), "counts and the device's rates; `paceline calibrate` would time steps"
+    return found.cost(), f"{len(found.cells)} sizes of step timed on this machine ({calibration_path(home, key)})"
+
+
+def calibration_path(home: Path, key: CalibrationKey) -> Path:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", key.model).strip("-.")[-48:] or "model"
+    return home / "calibrations" / f"{name}-{key.digest}.json"
+
+
+def find_calibration(home: Path, key: CalibrationKey) -> Calibration | None:
+    """The calibration of exactly this key, or None. Another name for the same model finds it too."""
+    for path in sorted((home / "calibrations").glob(f"*-{key.digest}.json")):
+        found = load_calibration(path)
+        found.check(key)
+        return found
+    return None
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """A calibration file, whatever its key. Raises ConfigError when it cannot be read or is none."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError("the calibration file cannot be read", seen=f"{path}: {error.strerror or error}") from None
+    try:
+        return decode_calibration(data)
+    except ConfigError as error:
+        raise ConfigError(error.message, seen=f"{path}: {error.seen}", fix=error.fix) from None
+
+
+def save_calibration(path: Path, calibration: Calibration) -> None:
+    """Write the file whole or not at all. Raises ConfigError when that cannot be."""
+    part = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(encode_calibration(calibration))
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            "the calibration file cannot be written",
+            seen=f"{path}: {error.strerror or error}",
+            fix="set PACELINE_HOME to a folder that may be written to",
+        ) from None

@@ -1,0 +1,92 @@
+"""`paceline calibrate`: time steps of a model on this machine, so that predictions rest on what was measured here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from paceline.cli.options import EngineConfig, engine_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paceline.cost import Calibration
+
+MAX_DRIFT = 0.05
+
+
+@engine_options
+def calibrate(
+    rounds: Annotated[int, typer.Option(help="How often each size of step is timed, 3 or more.")] = 5,
+    show: Annotated[bool, typer.Option("--show/--no-show", help="Print each size with its prediction.")] = True,
+    *,
+    config: EngineConfig,
+) -> None:
+    """Time a short grid of steps, fit the cost model to them, and save it for serve, sim and plan.
+
+    Give the options that serve will have: a calibration holds for the model, its numeric types, the kernels and the
+    machine it was made with. Run it with nothing else using the machine.
+    """
+    from rich.console import Console
+
+    from paceline.assemble.calibrate import calibrate as run
+
+    console = Console()
+    with Console(stderr=True).status(f"loading {config.model.model}") as status:
+        found, path = run(
+            config,
+            rounds=rounds,
+            on_phase=lambda name: status.update(f"{name} ({config.model.model})"),
+            on_round=lambda done, total: status.update(f"timing steps, round {done + 1} of {total}"),
+        )
+    if show:
+        print_cells(console, found)
+    print_summary(console, found)
+    console.print(f"saved {path}", highlight=False, soft_wrap=True)
+
+
+def print_cells(console: Console, found: Calibration) -> None:
+    """Each size of step: timed, predicted, the error."""
+    from rich.table import Table
+
+    table = Table(title=f"steps of {found.key.model}", title_justify="left")
+    table.add_column("size", overflow="fold")
+    for name in ("timed ms", "spread", "predicted ms", "off by"):
+        table.add_column(name, justify="right")
+    table.add_column("used for")
+    for cell in found.cells:
+        table.add_row(
+            cell.cell,
+            f"{cell.ms:.2f}",
+            f"{cell.spread:.1%}",
+            f"{cell.predicted_ms:.2f}",
+            f"{cell.predicted_ms / cell.ms - 1:+.1%}",
+            "check" if cell.held_out else "fit",
+        )
+    console.print(table)
+
+
+def print_summary(console: Console, found: Calibration) -> None:
+    """Errors of the fit and of held-out sizes, prices, and whether the machine held still."""
+    from paceline.contracts.slo import percentile
+    from paceline.cost.features import NAMES
+
+    for name, held_out in (("fitted", False), ("held-out", True)):
+        errors = found.errors(held_out=held_out)
+        if errors:
+            console.print(
+                f"off by, {len(errors)} {name} sizes: median {percentile(errors, 0.5):.1%}, "
+                f"p95 {percentile(errors, 0.95):.1%}",
+                highlight=False,
+            )
+    prices = zip(NAMES, found.cost().unit_prices, strict=True)
+    text = ", ".join(f"{name} {price:.3g}" for name, price in prices)
+    console.print(f"ms per unit: {text}", highlight=False, soft_wrap=True)
+    if found.drift > MAX_DRIFT:
+        console.print(
+            f"the machine changed by {found.drift:.0%} while it was timed (attempt {found.attempts}): intervals "
+            "are wider by that. Run it again with nothing else running.",
+            style="yellow",
+            highlight=False,
+        )

@@ -1,0 +1,273 @@
+"""What a step should take, from counts and rates alone: before anything has run, and for machines that are not here.
+
+For each part of a step `ms = max(operations / rate, bytes / bandwidth) / share`, where the share of the rate that is
+reached depends on the shape (`utilisation`). Parts are added: nothing is taken to overlap.
+
+    linear           2 W t / F against W bytes / B    W weights of a layer on this rank, t its positions
+    experts          the same for routed layers; experts read: those that t positions reach, E (1 - (1 - k/E)^t)
+    attention        4 seen heads dim / F against cache bytes / B, what each row and position sees once; a chunk's
+                     further pairs: 4 pairs heads dim / F; a sliding layer sees at most its window
+    logits           2 n V h / F against the head's bytes, and four passes over n rows of float32 logits
+    tensor_parallel  two all-reduces a layer, ring: latency + 2 (n - 1) / n * bytes / link
+    experts          also two all-to-alls a routed layer: latency + bytes (ep - 1) / ep / link, times the imbalance
+    pipeline         one message to the next stage each
+    fixed            launches and host work: a part per step, per layer, per row
+
+Sources: S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009; ring all-reduce: P. Patarasu, X. Yuan, J.
+Parallel Distrib. Comput. 69(2), 2009; latent attention: DeepSeek-V2, arXiv 2405.04434. Fixed parts on a GPU are fitted
+values published with the BLIS simulator.
+
+Not covered: context parallelism, overlap of communication with products, clocks that fall under load, what a row's
+sampling asks for. Micro-batches through a pipeline: `step_ms` is one batch through all stages, `interval_ms` how often
+one can start; the bubble of `m` batches among `p` stages is (p - 1) / (m + p - 1).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import msgspec
+
+from paceline.contracts.ports import StepShape
+from paceline.contracts.specs import DeviceSpec, LayerSpec, ModelSpec
+from paceline.cost.estimate import Estimate
+from paceline.cost.features import fewest_pairs, prefill_shape
+from paceline.cost.room import most_tokens
+from paceline.cost.transfer import Link
+from paceline.cost.utilisation import ATTENTION, CACHE_READ, ELEMENTWISE, cliffs, product_share, share
+from paceline.errors import ConfigError
+
+LOW, HIGH = 0.5, 2.0  # what a roofline may be off by; other tools report up to twice
+LINK_SHARE = 0.75  # of a link's rate that all-reduces reach with large messages (61 to 81 % on eight H100s)
+FIXED_MS = {"cpu": (0.2, 0.01, 0.02), "cuda": (0.1, 0.03, 0.004)}  # per step, per layer, per row
+ACTIVATION_PASSES = 12  # reads and writes of one position's hidden state in a layer, outside of products
+LOGIT_PASSES = 4
+
+
+class Degrees(msgspec.Struct, frozen=True, kw_only=True):
+    """Over how many ranks one replica is divided, `tp * pp * ep` in all. Replicas beside each other are not in here.
+
+    With `ep` above 1 each of the `ep` groups has all of attention for its own part of a step's rows, and its part of
+    the experts for everybody's.
+    """
+
+    tp: int = 1  # matrices
+    pp: int = 1  # layers
+    ep: int = 1  # experts
+
+    def __post_init__(self) -> None:
+        if min(self.tp, self.pp, self.ep) < 1:
+            raise ConfigError("a degree of parallelism is below 1", seen=(self.tp, self.pp, self.ep), expected="1 up")
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tp * self.pp * self.ep
+
+
+class StepPrior:
+    """A `contracts.ports.CostModel` that learns nothing: one model, on one kind of device, divided one way.
+
+    `weight_bytes`: all weights as stored, over all ranks; None: `dtype_bytes` each. `kv_dtype_bytes` may be a fraction
+    (scales counted in). `link`: between ranks, one direction; needed as soon as there are two.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        device: DeviceSpec,
+        *,
+        weight_bytes: float | None = None,
+        dtype_bytes: float = 2,
+        kv_dtype_bytes: float = 2,
+        degrees: Degrees | None = None,
+        link: Link | None = None,
+        expert_imbalance: float = 1.0,
+    ) -> None:
+        self.spec, self.device = spec, device
+        self.degrees = degrees or Degrees()
+        if self.degrees.num_ranks > 1 and link is None:
+            raise ConfigError(
+                "several ranks and no link between them",
+                seen=self.degrees,
+                fix="say how fast they talk: link=Link(...)",
+            )
+        if self.degrees.pp > spec.num_layers:
+            raise ConfigError("more stages than layers", seen=self.degrees.pp, expected=f"at most {spec.num_layers}")
+        if not 0.0 < device.gflops < float("inf") or not 0.0 < device.memory_gbps < float("inf"):
+            raise ConfigError("the device has no rates", seen=device, fix="measure it, or take them from a table")
+        self._link = link or Link(gbps=1.0)
+        self._dtype_bytes = dtype_bytes
+        self._kv_dtype_bytes = kv_dtype_bytes
+        self._imbalance = expert_imbalance
+        self._flops = device.gflops * 1e6  # per ms
+        self._bytes = device.memory_gbps * 1e6  # per ms
+        self._per_weight = dtype_bytes if weight_bytes is None else weight_bytes / spec.num_parameters
+        self._cliffs = cliffs(device.kind)
+        self._stages = _stages(spec, self.degrees.pp)
+
+    # --- the port
+
+    def step_ms(self, shape: StepShape) -> float:
+        """One step through all stages; a step without rows costs nothing."""
+        return sum(self.parts(shape).values()) if shape.num_rows else 0.0
+
+    def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
+        """What a chunk takes beyond the fixed part of a step that runs anyway."""
+        if num_tokens <= 0:
+            return 0.0
+        parts = self.parts(prefill_shape(num_tokens, num_cached, sampled=False))
+        return sum(ms for name, ms in parts.items() if name != "fixed")
+
+    def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
+        return most_tokens(self.step_ms, ms, shape, num_cached, at_most)
+
+    def observe(self, shape: StepShape, ms: float) -> None:
+        """Nothing: `StepCost` learns."""
+
+    # --- the parts
+
+    def interval_ms(self, shape: StepShape) -> float:
+        """The slowest stage: a pipeline that is kept full ends one such step in every so many ms."""
+        if not shape.num_rows:
+            return 0.0
+        last = len(self._stages) - 1
+        stages = (self._stage(shape, kinds, last=at == last) for at, kinds in enumerate(self._stages))
+        return max(sum(stage.values()) for stage in stages) + self._fixed_ms(shape)
+
+    def parts(self, shape: StepShape) -> dict[str, float]:
+        """Milliseconds by part, all stages of one step."""
+        total: dict[str, float] = {}
+        last = len(self._stages) - 1
+        for at, kinds in enumerate(self._stages):
+            for name, ms in self._stage(shape, kinds, last=at == last).items():
+                total[name] = total.get(name, 0.0) + ms
+        total["fixed"] += self._fixed_ms(shape)
+        total["pipeline"] = last * self._link.ms(self._activation_bytes(shape.num_tokens))
+        return total
+
+    def estimate(self, shape: StepShape) -> Estimate:
+        ms = self.step_ms(shape)
+        rates = f"{self.device.gflops:.4g} GFLOP/s and {self.device.memory_gbps:.3g} GB/s ({self.device.source})"
+        return Estimate(
+            value=ms, lo=ms * LOW, hi=ms * HIGH, tier="first principles", why=f"counts over {rates}; nothing was timed"
+        )
+
+    def _fixed_ms(self, shape: StepShape) -> float:
+        per_step, _, per_row = FIXED_MS[self.device.kind]
+        return per_step + per_row * shape.num_rows
+
+    def _stage(self, shape: StepShape, kinds: dict[LayerSpec, int], *, last: bool) -> dict[str, float]:
+        ms = dict.fromkeys(("fixed", "linear", "logits", "attention", "tensor_parallel", "experts"), 0.0)
+        tokens = shape.num_tokens / self.degrees.ep  # of this rank, outside of experts
+        for layer, count in kinds.items():
+            ms["linear"] += count * self._linear_ms(layer, tokens)
+            ms["attention"] += count * self._attention_ms(layer, shape)
+            if layer.routed:
+                ms["experts"] += count * self._experts_ms(shape.num_tokens)
+        num_layers = sum(kinds.values())
+        ms["fixed"] += num_layers * FIXED_MS[self.device.kind][1]
+        if self.degrees.tp > 1:
+            ms["tensor_parallel"] += num_layers * 2 * self._all_reduce_ms(tokens)
+        if last:
+            ms["logits"] += self._logits_ms((shape.num_sampled + shape.num_prompt_logits) / self.degrees.ep)
+        return ms
+
+    def _product_ms(self, tokens: float, weights: float) -> float:
+        """`tokens` rows times `weights` on one rank; never less than what fewer rows take."""
+        read = weights * self._per_weight / self._bytes
+        one_row = 2 * weights / self._flops
+        amounts = [*(cliff for cliff in self._cliffs if cliff < tokens), tokens]
+        return max(max(read, n * one_row) / product_share(self.device.kind, n, weights) for n in amounts)
+
+    def _linear_ms(self, layer: LayerSpec, tokens: float) -> float:
+        """Everything but routed experts, and passes over activations."""
+        spec, tp = self.spec, self.degrees.tp
+        weights = spec.attention_parameters(layer) / tp
+        if layer.attention in ("full", "sliding") and tp > spec.num_kv_heads:  # every rank has a KV head of its own
+            copies = 1 / spec.num_kv_heads - 1 / tp
+            weights += 2 * spec.hidden_size * spec.num_kv_heads * spec.head_dim * copies
+        if not layer.routed:
+            weights += spec.mlp_parameters(layer) / tp
+        elif spec.experts is not None:  # the shared part and the router
+            shared = 3 * spec.hidden_size * spec.experts.shared_intermediate_size
+            weights += shared / tp + spec.hidden_size * spec.experts.num_experts
+        passes = ACTIVATION_PASSES * self._activation_bytes(tokens) / (ELEMENTWISE * self._bytes)
+        return self._product_ms(tokens, weights) + passes
+
+    def _experts_ms(self, num_tokens: int) -> float:
+        experts = self.spec.experts
+        assert experts is not None, "a routed layer without experts"
+        ep, tp = self.degrees.ep, self.degrees.tp
+        one = 3 * self.spec.hidden_size * experts.intermediate_size / tp
+        reached = experts.num_experts * (1 - (1 - experts.num_active / experts.num_experts) ** num_tokens)
+        sent = num_tokens * experts.num_active / ep  # (position, expert) pairs of this rank
+        here = reached / ep
+        ms = here * self._product_ms(sent / here, one) * self._imbalance
+        if ep > 1:
+            moved = self._activation_bytes(num_tokens / ep) * experts.num_active * (ep - 1) / ep
+            ms += 2 * self._link.ms(moved)
+        return ms
+
+    def _attention_ms(self, layer: LayerSpec, shape: StepShape) -> float:
+        """One layer: reading the cache or the arithmetic on it, whichever is longer, and a chunk's further pairs. The
+        `ep` groups divide the rows."""
+        spec, rows = self.spec, max(1, shape.num_rows)
+        if layer.attention == "state":
+            assert spec.state is not None, "a state layer without its sizes"
+            return 2 * rows * spec.state.num_bytes / self.degrees.tp / (ELEMENTWISE * self._bytes) / self.degrees.ep
+        tokens, context = shape.num_tokens, shape.context_tokens
+        seen, further = context + tokens, fewest_pairs(shape) - context - tokens
+        if layer.window is not None:
+            seen = min(context, rows * layer.window) + tokens
+            further = min(further, tokens * layer.window)
+        heads = spec.num_heads / self.degrees.tp
+        if layer.attention == "latent":
+            assert spec.latent is not None, "a latent layer without its sizes"
+            width = spec.latent
+            each = 2.0 * (2 * width.kv_rank + width.rope_dim)  # on what is cached
+            beyond = 2.0 * (width.nope_dim + width.rope_dim + width.value_dim)  # on heads spelt out
+            queries = heads
+            kept = float(width.cached_dim)  # one vector for all heads: every rank reads it
+        else:
+            each = beyond = 4.0 * spec.head_dim
+            queries = spec.num_heads / spec.num_kv_heads
+            kept = 2.0 * ceil(spec.num_kv_heads / self.degrees.tp) * spec.head_dim
+        kind = self.device.kind
+        rate = heads / self._flops
+        read = seen * kept * self._kv_dtype_bytes / (CACHE_READ[kind] * self._bytes)
+        compute = rate * seen * each / share(ATTENTION[kind], queries)
+        chunk = rate * further * beyond / share(ATTENTION[kind], tokens / rows)
+        return (max(read, compute) + chunk) / self.degrees.ep
+
+    def _logits_ms(self, num_rows: float) -> float:
+        if num_rows <= 0:
+            return 0.0
+        vocab = self.spec.vocab_size / self.degrees.tp
+        passes = LOGIT_PASSES * num_rows * vocab * 4 / (ELEMENTWISE * self._bytes)
+        return self._product_ms(num_rows, vocab * self.spec.hidden_size) + passes
+
+    def _all_reduce_ms(self, tokens: float) -> float:
+        n = self.degrees.tp
+        return self._link.ms(2 * (n - 1) / n * self._activation_bytes(tokens) / LINK_SHARE)
+
+    def _activation_bytes(self, tokens: float) -> float:
+        return tokens * self.spec.hidden_size * self._dtype_bytes
+
+
+def _stages(spec: ModelSpec, num_stages: int) -> list[dict[LayerSpec, int]]:
+    """Layers of each stage by kind, as even as they go; the first stages have one more, the last has the head."""
+    size, more = divmod(spec.num_layers, num_stages)
+    stages: list[dict[LayerSpec, int]] = []
+    at = 0
+    for index in range(num_stages):
+        end = at + size + (index < more)
+        kinds: dict[LayerSpec, int] = {}
+        for layer in spec.layers[at:end]:
+            key = msgspec.structs.replace(layer, rope=_ANY_ROPE)
+            kinds[key] = kinds.get(key, 0) + 1
+        stages.append(kinds)
+        at = end
+    return stages
+
+
+_ANY_ROPE = LayerSpec().rope

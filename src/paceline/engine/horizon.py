@@ -1,0 +1,206 @@
+"""Runs of identical decode steps: how many of the coming plans only let every running row go on by one token, and
+planning and applying so many of them at once.
+
+    run = scheduler.horizon()                          None: plan as always
+    scheduler.apply_repeated(run, tokens, times)       the first `len(times) - 1` of them are done
+
+Between two arrivals an engine mostly decodes: the same rows, one token each, nobody admitted, nobody ended. Such steps
+need no plan to be written down, so a simulator jumps over them, and afterwards the scheduler is where it would have
+been. Blocks are taken and published in the order of the steps, so that their ids and the cache's order are the same.
+
+What is assumed of the caller: nothing comes in between, no deadline passes (`wake_time`), the executor drafts nothing
+and needs no masks, and no token ends its request but by length. Only engines with one plan in flight have runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paceline.contracts.ports import StepShape
+from paceline.contracts.request import RequestOutput
+from paceline.engine.apply import Applier
+from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.prefills import NO_END
+from paceline.engine.request_state import RequestState
+
+if TYPE_CHECKING:
+    from paceline.engine.plan_builder import PlanBuilder
+
+_GROW, _COMMIT = 0, 1
+
+
+class DecodeRun(msgspec.Struct, frozen=True):
+    """Steps that only decode. The last of them may end requests; none before it does."""
+
+    num_steps: int  # at least 1
+    rows: tuple[int, ...]  # in the order of a plan
+    shape: StepShape  # of the first; each later one has one token of context more per row
+
+
+class Horizon:
+    """Looks ahead over the parts of one scheduler; `Scheduler` delegates to it."""
+
+    def __init__(self, builder: PlanBuilder, applier: Applier, life: Lifecycle) -> None:
+        self._builder = builder
+        self._applier = applier
+        self._life = life
+        layout = life.kv.layout
+        self._block_size = layout.block_size
+        self._num_groups = len(layout.groups)
+        self._sliding = any(group.window is not None for group in layout.groups)
+
+    def look(self) -> DecodeRun | None:
+        """The run that begins at this step boundary. None: the next plan does, or may do, something else."""
+        running = self._life.running
+        if not running or not self._builder.only_decodes:
+            return None
+        steps = self._waiting_steps()
+        if steps < 1:
+            return None
+        context = 0
+        for state in running.values():
+            planned = state.planned
+            if state.known - planned != 1 or state.pending:
+                return None
+            if not _plain(state):
+                return None
+            left = state.limit - state.known
+            if left < steps:
+                steps = left
+            context += planned
+        num_rows = len(running)
+        available = self._life.kv.num_available
+        if num_rows * (steps // self._block_size + 2) * self._num_groups > available:
+            steps = self._steps_with_blocks(steps, available)
+        if steps < 1:
+            return None
+        shape = StepShape(
+            num_tokens=num_rows,
+            num_rows=num_rows,
+            num_sampled=num_rows,
+            context_tokens=context,
+            attention_pairs=context + num_rows,
+        )
+        return DecodeRun(steps, tuple([state.row for state in running.values()]), shape)
+
+    def _waiting_steps(self) -> int:
+        """Steps for which those who wait keep waiting for the reason that is on record; 0: ask the planner."""
+        queue = self._life.queue
+        if not queue.num_requests:
+            return NO_END
+        head = queue.peek()
+        if head is None or queue.num_parked:
+            return 0
+        return self._builder.prefills.closed_steps(head, sliding=self._sliding)
+
+    def _steps_with_blocks(self, most: int, available: int) -> int:
+        """So many of `most` steps that nobody has to give up blocks for them."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._num_blocks(middle) <= available else (low, middle - 1)
+        return low
+
+    def _num_blocks(self, steps: int) -> int:
+        """Blocks that the running rows take in so many steps, those that windows give back not counted."""
+        size, num = self._block_size, 0
+        for state in self._life.running.values():
+            beyond = state.planned + steps - state.capacity
+            if beyond > 0:
+                num += -(-beyond // size)
+        return num * self._num_groups
+
+    def apply_repeated(self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float]) -> None:
+        """`tokens[i]` are those of row i of the run, one for each step that is done; `times[j]` is when step j was
+        planned and the one before it applied, the last of them the end of the last step (seconds)."""
+        life, applier = self._life, self._applier
+        num = len(times) - 1
+        states = list(life.running.values())
+        assert 1 <= num <= run.num_steps
+        assert len(states) == len(run.rows) == len(tokens)
+        life.step += num
+        last_step = life.applied_step = life.step - 1
+        life.computed_tokens += num * len(states)
+        computed = [state.computed for state in states]
+        for state in states:
+            if state.planned < state.frontier:
+                again = min(state.planned + num, state.frontier) - state.planned
+                state.wasted_tokens += again
+                life.wasted_tokens += again
+            state.computed_tokens += num
+            state.planned += num
+            state.last_step = state.last_draw_step = last_step
+        if self._builder.charges:
+            for state in states:
+                life.queue.charge(state, num)
+        if num > 1:
+            self._take_in(states, tokens, num - 1, times)
+        self._blocks(states, computed, num, times)
+        now = times[-1]
+        for state, begin, drawn in zip(states, computed, tokens, strict=True):
+            state.computed = begin + num
+            applier.one_token(state, drawn[num - 1], 1, now)
+        life.step_done(last_step, now)
+
+    def _take_in(
+        self, states: list[RequestState], tokens: Sequence[Sequence[int]], num: int, times: Sequence[float]
+    ) -> None:
+        """The tokens of the first `num` steps: none of them ends its request."""
+        life = self._life
+        chunks = [(time, 1) for time in times[1 : num + 1]]
+        for state, drawn in zip(states, tokens, strict=True):
+            ids = list(drawn[:num])
+            assert not state.rules.stop_ids or state.rules.stop_ids.isdisjoint(ids), "a token in a run ends nothing"
+            state.output += ids
+            state.known += num
+            state.output_tokens += num
+            state.timeline.chunks += chunks
+            life.outputs.append(RequestOutput(request_id=state.request_id, token_ids=ids))
+        life.output_tokens += num * len(states)
+
+    def _blocks(self, states: list[RequestState], computed: list[int], num: int, times: Sequence[float]) -> None:
+        """What the plans take and the applied steps publish, in their order: by step, plans first, then by row. What
+        the last step publishes is left to it."""
+        events: list[tuple[int, int, int]] = []  # step, counted from 1; take or publish; index of the row
+        for index, state in enumerate(states):
+            kv = state.kv
+            assert kv is not None
+            if (step := state.capacity - computed[index] + 1) <= num:
+                events.append((step, _GROW, index))
+            if (step := max(1, kv.next_commit - computed[index])) < num:
+                events.append((step, _COMMIT, index))
+        if not events:
+            return
+        heapify(events)
+        size, kv_manager, commit = self._block_size, self._life.kv, self._applier.commit
+        while events:
+            step, kind, index = heappop(events)
+            state, begin = states[index], computed[index]
+            kv = state.kv
+            assert kv is not None
+            if kind == _GROW:
+                new = kv_manager.grow(kv, begin + step)
+                assert new is not None, "a run was longer than there are blocks"
+                state.capacity = -(-(begin + step) // size) * size
+                state.account_blocks(times[step - 1])
+                if (step := state.capacity - begin + 1) <= num:
+                    heappush(events, (step, _GROW, index))
+            else:
+                state.computed = begin + step
+                commit(state, times[step])
+                if (step := max(step + 1, kv.next_commit - begin)) < num:
+                    heappush(events, (step, _COMMIT, index))
+
+
+def _plain(state: RequestState) -> bool:
+    """Nothing about its tokens needs to be looked at one by one."""
+    return not (
+        state.rules.matcher is not None or state.wants_logprobs or state.has_grammar or not state.prompt_logprobs_done
+    )
+
+
+__all__ = ["DecodeRun", "Horizon"]

@@ -1,0 +1,89 @@
+"""What is under way on each replica, as whoever forwards requests and answers sees it: sent, first token, end.
+
+It is exact the moment something is sent, so requests that arrive together do not all go where the last report showed
+room. It knows nothing of what reaches a replica past this router.
+"""
+
+from __future__ import annotations
+
+from paceline.errors import EngineError
+
+
+class Load:
+    """One replica's requests that have not ended; all counts are of this router's own."""
+
+    __slots__ = ("context_tokens", "num_decoding", "num_waiting", "prefill_tokens", "replica")
+
+    def __init__(self, replica: int) -> None:
+        self.replica = replica
+        self.num_waiting = 0  # sent, and no token has come back
+        self.num_decoding = 0  # a token has come back
+        self.prefill_tokens = 0  # prompt tokens of those waiting that no cache was known to hold
+        self.context_tokens = 0  # prompt tokens of those decoding
+
+    @property
+    def num_open(self) -> int:
+        return self.num_waiting + self.num_decoding
+
+    def __repr__(self) -> str:
+        return (
+            f"Load(replica={self.replica}, waiting={self.num_waiting}, decoding={self.num_decoding}, "
+            f"prefill_tokens={self.prefill_tokens}, context_tokens={self.context_tokens})"
+        )
+
+
+class Ledger:
+    """The loads of all replicas. Each request is told of in order: `sent`, `first_token` once, `ended`."""
+
+    def __init__(self) -> None:
+        self._loads: dict[int, Load] = {}
+        self.loads: list[Load] = []  # of the replicas that take requests, in the order in which they joined
+        self._open: dict[int, tuple[Load, int, int, bool]] = {}  # request -> load, prompt, uncached, decoding
+
+    def join(self, replica: int) -> None:
+        """A replica takes requests from now on."""
+        self._loads[replica] = Load(replica)
+        self.loads = list(self._loads.values())
+
+    def leave(self, replica: int) -> None:
+        """It takes none any more, and those it had are gone."""
+        gone = self._loads.pop(replica, None)
+        self.loads = list(self._loads.values())
+        self._open = {request: entry for request, entry in self._open.items() if entry[0] is not gone}
+
+    def load(self, replica: int) -> Load:
+        return self._loads[replica]
+
+    def sent(self, replica: int, request_id: int, num_prompt: int, num_cached: int = 0) -> None:
+        """`num_cached`: tokens of the prompt that the replica's cache was thought to hold."""
+        if request_id in self._open:
+            raise EngineError("this request was sent already", seen=request_id, expected="an id that is not open")
+        load = self._loads[replica]
+        uncached = max(0, num_prompt - num_cached)
+        load.num_waiting += 1
+        load.prefill_tokens += uncached
+        self._open[request_id] = (load, num_prompt, uncached, False)
+
+    def first_token(self, request_id: int) -> None:
+        entry = self._open.get(request_id)
+        if entry is None or entry[3]:
+            return
+        load, num_prompt, uncached, _ = entry
+        load.num_waiting -= 1
+        load.prefill_tokens -= uncached
+        load.num_decoding += 1
+        load.context_tokens += num_prompt
+        self._open[request_id] = (load, num_prompt, uncached, True)
+
+    def ended(self, request_id: int) -> None:
+        """However it ended; unknown ids are ignored."""
+        entry = self._open.pop(request_id, None)
+        if entry is None:
+            return
+        load, num_prompt, uncached, decoding = entry
+        if decoding:
+            load.num_decoding -= 1
+            load.context_tokens -= num_prompt
+        else:
+            load.num_waiting -= 1
+            load.prefill_tokens -= uncached

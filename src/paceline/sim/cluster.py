@@ -1,0 +1,382 @@
+"""Many replicas behind a router, under a load, in virtual time: the event loop.
+
+Everything that happens is an event with a time; what one moment's events do, and in which order, depends on the load,
+the seed and the prices alone. The host's time is never read. One event per step of a replica, or per run of identical
+decode steps; per arrival; per client that leaves; per replica that fails or comes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams, Usage
+from paceline.contracts.slo import Outcome, Timeline
+from paceline.contracts.workload import PlannedRequest
+from paceline.errors import ConfigError, QueueFullError, RequestError
+from paceline.router import Ask, Ledger, Policy
+from paceline.sim.client import GOES_ON, Client
+from paceline.sim.events import EventHeap, EventKind
+from paceline.sim.prompts import Prompts
+from paceline.sim.replica import NEVER, News, Replica
+
+
+class Outage(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica stops, with all it holds; it is up again, with an empty cache, after `down_s` and a cold start."""
+
+    replica: int
+    at_s: float
+    down_s: float = 0.0
+    back: bool = True  # False: it never comes back
+
+
+class Joining(msgspec.Struct, frozen=True, kw_only=True):
+    """One more replica is asked for at `at_s`; it takes requests after a cold start."""
+
+    at_s: float
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How one planned request went. `timeline` and `usage` are None for one that no engine took."""
+
+    planned: PlannedRequest
+    plan_s: float  # when it was due
+    sent_s: float
+    end_s: float
+    outcome: Outcome
+    reason: str  # finish reason, or what went wrong
+    http_status: int
+    replica: int  # -1: none
+    timeline: Timeline | None = None
+    usage: Usage | None = None
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """What the simulation itself did."""
+
+    virtual_s: float = 0.0  # time of the last event
+    num_events: int = 0
+    num_steps: int = 0  # of all replicas, those of runs included
+    num_ended: int = 0
+    busy_s: float = 0.0  # of all replicas: seconds in steps
+
+
+class _Open:
+    """A request that was sent and has not ended."""
+
+    __slots__ = ("left", "plan_s", "planned", "prompt", "replica")
+
+    def __init__(self, planned: PlannedRequest, plan_s: float, prompt: Prompt, replica: int) -> None:
+        self.planned = planned
+        self.plan_s = plan_s
+        self.prompt = prompt
+        self.replica = replica
+        self.left: tuple[Outcome, str] | None = None  # how its client, or its replica, went
+
+
+class Cluster:
+    """`make_replica(index)` builds a fresh engine. `on_end` is told of each request as it ends; nothing of it is kept
+    here, so memory does not grow with the length of a run."""
+
+    def __init__(
+        self,
+        make_replica: Callable[[int], Replica],
+        num_replicas: int,
+        policy: Policy,
+        client: Client,
+        prompts: Prompts,
+        on_end: Callable[[Ended], None],
+        *,
+        changes: Sequence[Outage | Joining] = (),
+        cold_start_s: float = 0.0,
+    ) -> None:
+        if num_replicas < 1:
+            raise ConfigError("a cluster needs a replica", seen=num_replicas, expected="at least 1")
+        self._make_replica = make_replica
+        self._policy = policy
+        self._client = client
+        self._prompts = prompts
+        self._on_end = on_end
+        self._cold_start_s = cold_start_s
+        self._events = EventHeap()
+        self._ledger = Ledger()
+        self.replicas: list[Replica | None] = []  # None: down
+        self._open: dict[int, _Open] = {}
+        self._sampling: dict[int, SamplingParams] = {}  # by output length
+        self.num_requests: list[int] = []  # taken in, by replica
+        self._num_coming = 0  # arrivals on the heap
+        self._num_scheduled = 0  # of the schedule, put on the heap
+        self.totals = Totals()
+        for _ in range(num_replicas):
+            self._add()
+        for change in changes:
+            self._check(change)
+            self._events.push(change.at_s, EventKind.CAPACITY, 0, change)
+
+    def _check(self, change: Outage | Joining) -> None:
+        if not change.at_s >= 0:
+            raise ConfigError("a change of capacity has no time", seen=change.at_s, expected="0 s or later")
+        if isinstance(change, Outage) and not 0 <= change.replica < len(self.replicas):
+            raise ConfigError(
+                "there is no such replica to fail",
+                seen=change.replica,
+                expected=f"0 to {len(self.replicas) - 1}",
+            )
+
+    # the loop
+
+    def run(self) -> Totals:
+        """To the end of the load, and of what it left open."""
+        events, client = self._events, self._client
+        for planned in client.begin():
+            self._push_arrival(0.0, planned)
+        self._next_scheduled()
+        if client.end_s < NEVER:
+            events.push(client.end_s, EventKind.CLIENT, -1)
+        while self._open or self._num_coming:
+            event = events.pop()
+            self.totals.num_events += 1
+            if event.kind == EventKind.STEP:
+                replica, version = event.what
+                if replica.version == version:
+                    self._step(replica, event.time)
+            elif event.kind == EventKind.ARRIVAL:
+                self._num_coming -= 1
+                planned, scheduled = event.what
+                if scheduled:
+                    self._next_scheduled()
+                self._arrive(planned, event.time)
+            elif event.kind == EventKind.CAPACITY:
+                self._change(event.what, event.time)
+            elif event.what is not None:
+                self._leave(event.number, event.what, event.time)
+            else:
+                self._drained(event.time)
+                break
+        self.totals.virtual_s = events.now
+        for replica in self.replicas:
+            if replica is not None:
+                self._count(replica)
+        return self.totals
+
+    def _next_scheduled(self) -> None:
+        """One scheduled request at a time is on the heap: the next."""
+        scheduled = self._client.scheduled
+        if self._num_scheduled < len(scheduled):
+            planned = scheduled[self._num_scheduled]
+            self._num_scheduled += 1
+            assert planned.at_s is not None
+            self._push_arrival(planned.at_s, planned, scheduled=True)
+
+    def _push_arrival(self, time: float, planned: PlannedRequest, *, scheduled: bool = False) -> None:
+        self._num_coming += 1
+        self._events.push(time, EventKind.ARRIVAL, planned.id, (planned, scheduled))
+
+    def _schedule(self, replica: Replica) -> None:
+        """Its next event, if it is another one than before."""
+        if replica.version != replica.scheduled and replica.next_time < NEVER:
+            replica.scheduled = replica.version
+            self._events.push(replica.next_time, EventKind.STEP, replica.index, (replica, replica.version))
+
+    # what happens
+
+    def _arrive(self, planned: PlannedRequest, now: float) -> None:
+        prompt = self._prompts.prompt(planned)
+        loads = self._ledger.loads
+        if not loads:
+            return self._refused(planned, now, Outcome.HTTP_ERROR, "no replica is up", 503)
+        request = self._request(planned, prompt, now)
+        cached = self._cached(request) if self._policy.looks_at_cache else None
+        ask = Ask(planned.id, prompt.num_tokens) if cached is None else Ask(planned.id, prompt.num_tokens, cached)
+        index = self._policy.choose(ask, loads).replica
+        replica = self.replicas[index]
+        assert replica is not None, "a router sent a request to a replica that is down"
+        faults = planned.faults
+        waits_s, drops_s = faults.timeout_s, faults.disconnect_after_s
+        try:
+            replica.submit(
+                request,
+                now,
+                leaves_after=faults.cancel_after_tokens,
+                may_leave=waits_s is not None or drops_s is not None,
+            )
+        except QueueFullError as error:
+            return self._refused(planned, now, Outcome.REJECTED, error.code, 429)
+        except RequestError as error:
+            return self._refused(planned, now, Outcome.HTTP_ERROR, error.message, 400)
+        self._open[planned.id] = _Open(planned, now, prompt, index)
+        self.num_requests[index] += 1
+        self._ledger.sent(index, planned.id, prompt.num_tokens, 0 if cached is None else cached(index))
+        if drops_s is not None and (waits_s is None or drops_s < waits_s):
+            how = (Outcome.DISCONNECT, "client: dropped the connection")
+            self._events.push(now + drops_s, EventKind.CLIENT, planned.id, how)
+        elif waits_s is not None:
+            how = (Outcome.TIMEOUT, f"client: after {waits_s:g} s")
+            self._events.push(now + waits_s, EventKind.CLIENT, planned.id, how)
+        if replica.is_idle:
+            replica.begin(now)
+        self._schedule(replica)
+        return None
+
+    def _request(self, planned: PlannedRequest, prompt: Prompt, now: float) -> Request:
+        num_output = max(1, planned.num_output_tokens)
+        sampling = self._sampling.get(num_output)
+        if sampling is None:
+            sampling = self._sampling[num_output] = SamplingParams(
+                max_tokens=num_output, temperature=0.0, seed=0, ignore_eos=True
+            )
+        return Request(
+            request_id=planned.id,
+            prompt=prompt,
+            sampling=sampling,
+            arrival=now,
+            priority=planned.priority or 0,
+            tenant=planned.tenant or "default",
+        )
+
+    def _cached(self, request: Request) -> Callable[[int], int]:
+        """Tokens of the prompt in each replica's cache, as an index that misses nothing would know them."""
+        known: dict[int, int] = {}
+        keys = None
+
+        def ask(index: int) -> int:
+            nonlocal keys
+            if index not in known:
+                replica = self.replicas[index]
+                assert replica is not None
+                keys = replica.kv.keys_for(request) if keys is None else keys
+                most = request.num_prompt - 1
+                quote = replica.kv.quote(request.request_id, keys, request.num_prompt, max_hit_tokens=most)
+                known[index] = quote.hit_tokens
+            return known[index]
+
+        return ask
+
+    def _step(self, replica: Replica, now: float) -> None:
+        news = replica.advance(now)
+        self._take(news, now)
+        for request_id in news.left:
+            self._open[request_id].left = (Outcome.CLIENT_CANCEL, "client: had enough")
+            self._take(replica.abort(request_id, now), now)
+        replica.begin(now)
+        self._schedule(replica)
+
+    def _leave(self, request_id: int, how: tuple[Outcome, str], now: float) -> None:
+        held = self._open.get(request_id)
+        if held is None:
+            return  # it had its answer before
+        replica = self.replicas[held.replica]
+        assert replica is not None
+        held.left = how
+        self._take(replica.abort(request_id, now), now)
+        self._schedule(replica)
+
+    def _change(self, change: Outage | Joining | int, now: float) -> None:
+        if isinstance(change, int):
+            self.replicas[change] = self._make_replica(change)
+            self._ledger.join(change)
+        elif isinstance(change, Joining):
+            self.replicas.append(None)
+            self.num_requests.append(0)
+            self._events.push(now + self._cold_start_s, EventKind.CAPACITY, 0, len(self.replicas) - 1)
+        elif (replica := self.replicas[change.replica]) is not None:
+            self._ledger.leave(change.replica)
+            self.replicas[change.replica] = None
+            self._lose(replica, (Outcome.STREAM_ERROR, f"replica {change.replica} failed"), now)
+            self._count(replica)
+            if change.back:
+                up_at = now + change.down_s + self._cold_start_s
+                self._events.push(up_at, EventKind.CAPACITY, 0, change.replica)
+
+    def _drained(self, now: float) -> None:
+        how = (Outcome.TIMEOUT, f"drain: {self._client.drain_s:g} s after the end of the load")
+        for replica in self.replicas:
+            if replica is not None:
+                self._lose(replica, how, now)
+
+    def _lose(self, replica: Replica, how: tuple[Outcome, str], now: float) -> None:
+        for held in self._open.values():
+            if held.replica == replica.index:
+                held.left = how
+        self._take(replica.fail(now), now)
+
+    # how requests end
+
+    def _take(self, news: News, now: float) -> None:
+        for request_id in news.first_tokens:
+            self._ledger.first_token(request_id)
+        for output in news.ends:
+            self._ended(output, now)
+
+    def _ended(self, output: RequestOutput, now: float) -> None:
+        held = self._open.pop(output.request_id)
+        planned, timeline = held.planned, output.timeline
+        assert timeline is not None
+        assert output.finish is not None
+        self._ledger.ended(output.request_id)
+        outcome, reason = held.left or (timeline.outcome, output.error or output.finish.value)
+        assert output.usage is not None
+        self._prompts.ended(planned, held.prompt, output.usage.output_tokens)
+        self._tell(
+            Ended(
+                planned=planned,
+                plan_s=held.plan_s,
+                sent_s=held.plan_s,
+                end_s=now,
+                outcome=outcome,
+                reason=reason,
+                http_status=200,
+                replica=held.replica,
+                timeline=timeline,
+                usage=output.usage,
+            )
+        )
+
+    def _refused(self, planned: PlannedRequest, now: float, outcome: Outcome, reason: str, status: int) -> None:
+        self._tell(
+            Ended(
+                planned=planned,
+                plan_s=now,
+                sent_s=now,
+                end_s=now,
+                outcome=outcome,
+                reason=reason,
+                http_status=status,
+                replica=-1,
+            )
+        )
+
+    def _tell(self, ended: Ended) -> None:
+        self.totals.num_ended += 1
+        self._on_end(ended)
+        for at_s, planned in self._client.ended(ended.planned, ended.end_s, ended.outcome):
+            self._push_arrival(at_s, planned)
+        if ended.outcome in GOES_ON:
+            return
+        self._prompts.forget(ended.planned)
+        for planned in self._client.lost(ended.planned):
+            self._on_end(
+                Ended(
+                    planned=planned,
+                    plan_s=ended.end_s,
+                    sent_s=NEVER,
+                    end_s=NEVER,
+                    outcome=Outcome.NOT_SENT,
+                    reason=f"session: an earlier turn ended with {ended.outcome}",
+                    http_status=0,
+                    replica=-1,
+                )
+            )
+
+    # replicas
+
+    def _add(self) -> None:
+        index = len(self.replicas)
+        self.replicas.append(self._make_replica(index))
+        self.num_requests.append(0)
+        self._ledger.join(index)
+
+    def _count(self, replica: Replica) -> None:
+        self.totals.num_steps += replica.num_steps
+        self.totals.busy_s += replica.busy_s

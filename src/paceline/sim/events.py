@@ -1,0 +1,62 @@
+"""What happens next in virtual time: a heap whose ties are decided by kind, then by number, then by who came first.
+
+So the same simulation takes the same course, whatever the host. What comes from outside at a moment (a replica that
+fails, a client that gives up, a request) is seen by a step that begins at this very moment.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from paceline.errors import ConfigError
+
+
+class EventKind(IntEnum):
+    """In the order in which events of one moment happen."""
+
+    CAPACITY = 0  # a replica comes or goes
+    CLIENT = 1  # a client leaves, or the load is over
+    ARRIVAL = 2
+    STEP = 3  # a replica's step, or run of steps, ends
+
+
+class Event(NamedTuple):
+    """Times are seconds of virtual time. `what` is never compared: the serial number differs."""
+
+    time: float
+    kind: int
+    number: int  # of the request or replica it is about
+    serial: int
+    what: Any
+
+
+class EventHeap:
+    """Events by time. Nothing may be put into the past."""
+
+    __slots__ = ("_heap", "_serial", "now")
+
+    def __init__(self) -> None:
+        self._heap: list[Event] = []
+        self._serial = 0
+        self.now = 0.0  # time of the event given last
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, time: float, kind: EventKind, number: int, what: Any = None) -> None:
+        if not time >= self.now:
+            raise ConfigError("an event lies in the past", seen=time, expected=f"{self.now} s or later")
+        self._serial += 1
+        heappush(self._heap, Event(time, kind, number, self._serial, what))
+
+    def pop(self) -> Event:
+        """The next one; virtual time moves on to it."""
+        event = heappop(self._heap)
+        self.now = event.time
+        return event
+
+    @property
+    def next_time(self) -> float | None:
+        return self._heap[0].time if self._heap else None

@@ -1,0 +1,138 @@
+"""A simulation in one call: what a replica is, what a step costs, a plan of requests, and how they are routed.
+
+    plan = make_plan(spec, seed=0)
+    totals = simulate(replica, cost, plan, on_end=records.append)
+
+What is not simulated is refused elsewhere or left out for good: text, networks, the client's and the server's own time,
+drafts, lower tiers of the KV cache, prefill and decode on different replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from paceline.contracts.kv import KVLayout
+from paceline.contracts.ports import CostModel
+from paceline.cost import decode_shape, prefill_shape
+from paceline.engine.decisions import DecisionRing
+from paceline.engine.kv_manager import KVManager
+from paceline.engine.scheduler import Scheduler
+from paceline.engine.settings import SchedulerSettings
+from paceline.errors import ConfigError, UnsupportedError
+from paceline.lab.workload import Plan, TargetSize, WorkloadSpec, offered_rps, scale
+from paceline.lab.workload.arrivals import Closed
+from paceline.router import make_policy
+from paceline.sim.client import Client
+from paceline.sim.clock import VirtualClock
+from paceline.sim.cluster import Cluster, Ended, Joining, Outage
+from paceline.sim.executor import SimulatedExecutor, simulated_caps
+from paceline.sim.prompts import NUM_IDS, Answers, Prompts
+from paceline.sim.replica import Replica
+
+_DECISIONS = 64  # that a replica remembers: a fleet has many
+_KV_EVENTS = 1  # nobody follows a simulated cache
+SIZE_PROMPT, SIZE_OUTPUT, SIZE_ROWS = 128, 16, 8  # what a server's size is taken from: see lab.experiment.sizing
+
+
+class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine, as its scheduler and KV manager are built. All replicas of a fleet are alike."""
+
+    settings: SchedulerSettings
+    layout: KVLayout
+    prefix_caching: bool = True
+    share_tenants: bool = False
+
+
+def make_replica(
+    index: int, spec: ReplicaSpec, cost: CostModel, answers: Answers, *, macro_steps: bool = True
+) -> Replica:
+    """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`."""
+    settings = spec.settings
+    if settings.num_draft_tokens:
+        raise UnsupportedError("drafts are not simulated", seen=settings.num_draft_tokens, expected="0")
+    worst = settings.max_num_seqs - 1 + settings.min_prefill_tokens
+    caps = simulated_caps(
+        spec.layout,
+        max_rows=settings.max_num_seqs,
+        max_tokens=max(settings.max_num_batched_tokens, worst),
+        vocab_size=NUM_IDS,
+    )
+    kv = KVManager(
+        spec.layout,
+        prefix_caching=spec.prefix_caching,
+        max_chunk_tokens=settings.max_uncommitted_tokens(caps.max_in_flight),
+        event_capacity=_KV_EVENTS,
+        share_tenants=spec.share_tenants,
+    )
+    scheduler = Scheduler(settings, caps, kv, cost, decisions=DecisionRing(_DECISIONS))
+    clock = VirtualClock()
+    executor = SimulatedExecutor(caps, None, clock, answers)
+    return Replica(index, scheduler, kv, executor, clock, cost, macro_steps=macro_steps)
+
+
+def make_cluster(
+    replica: ReplicaSpec,
+    cost: CostModel,
+    plan: Plan,
+    *,
+    on_end: Callable[[Ended], None],
+    num_replicas: int = 1,
+    router: str = "round-robin",
+    seed: int = 0,
+    changes: Sequence[Outage | Joining] = (),
+    cold_start_s: float = 0.0,
+    macro_steps: bool = True,
+) -> Cluster:
+    """A cluster that is ready to run `plan`; see `Cluster.run`. Raises ConfigError for what cannot be."""
+    if num_replicas < 1:
+        raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
+    answers = Answers(seed)
+    settings = replica.settings
+    policy = make_policy(
+        router,
+        cost,
+        step_tokens=settings.max_num_batched_tokens,
+        max_rows=settings.max_num_seqs,
+        mean_output_tokens=sum(r.num_output_tokens for r in plan.requests) / max(1, len(plan.requests)),
+        seed=seed,
+    )
+    return Cluster(
+        lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps),
+        num_replicas,
+        policy,
+        Client(plan),
+        Prompts(answers, keyed=replica.prefix_caching),
+        on_end,
+        changes=changes,
+        cold_start_s=cold_start_s,
+    )
+
+
+def size_of(cost: CostModel, settings: SchedulerSettings) -> TargetSize:
+    """How big and fast one replica is, as the lab would find out with a few unloaded requests."""
+    num_prompt = max(8, min(SIZE_PROMPT, settings.max_model_len // 4))
+    context = num_prompt + SIZE_OUTPUT // 2
+    chunk = settings.max_chunk_tokens
+    ttft_ms = sum(
+        cost.step_ms(prefill_shape(min(chunk, num_prompt - at), at, sampled=at + chunk >= num_prompt))
+        for at in range(0, num_prompt, chunk)
+    )
+    alone_ms = cost.step_ms(decode_shape(1, context))
+    rows = min(SIZE_ROWS, settings.max_num_seqs)
+    together_ms = cost.step_ms(decode_shape(rows, context)) * SIZE_ROWS / rows
+    return TargetSize(
+        max_model_len=settings.max_model_len,
+        ttft_s=ttft_ms / 1e3,
+        ttft_tokens=num_prompt,
+        tpot_s=alone_ms / 1e3,
+        parallel=min(float(SIZE_ROWS), max(1.0, SIZE_ROWS * alone_ms / together_ms)),
+    )
+
+
+def for_fleet(spec: WorkloadSpec, num_replicas: int) -> WorkloadSpec:
+    """A workload made for one replica, at so many times the rate; closed loops stay as they are."""
+    if num_replicas == 1 or any(isinstance(stream.arrival, Closed) for stream in spec.streams):
+        return spec
+    return scale(spec, rate=num_replicas * offered_rps(spec))

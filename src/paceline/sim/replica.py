@@ -1,0 +1,241 @@
+"""One engine in virtual time: the engine's own scheduler and KV manager over a simulated executor.
+
+    begin(now)      a step, or a run of decode steps, begins at a step boundary; `next_time` says when it ends
+    submit, abort   from outside, at any time in between
+    advance(now)    it has ended: what became final; the caller then begins the next
+
+It does what `engine.loop` does between two steps, in the same order: expire, plan, submit; apply, hand outputs out.
+With `macro_steps` a run of identical decode steps is one event (`engine.horizon`). A request that comes meanwhile cuts
+the run behind the step it falls into, which is the step that sees it. Times and plans are those of single steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.contracts.ports import CostModel
+from paceline.contracts.request import Request, RequestOutput
+from paceline.engine.horizon import DecodeRun
+from paceline.engine.kv_manager import KVManager
+from paceline.engine.scheduler import Scheduler
+from paceline.sim.clock import VirtualClock
+from paceline.sim.executor import SimulatedExecutor
+from paceline.sim.pace import Pace
+
+NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class News:
+    """What a step brought."""
+
+    first_tokens: list[int] = field(default_factory=list)  # requests
+    left: list[int] = field(default_factory=list)  # requests whose client has now seen as many tokens as it wanted
+    ends: list[RequestOutput] = field(default_factory=list)  # terminal outputs, with timeline and usage
+
+
+class Replica:
+    """`cost` are the prices of the executor. Only one step is in flight at a time."""
+
+    def __init__(
+        self,
+        index: int,
+        scheduler: Scheduler,
+        kv: KVManager,
+        executor: SimulatedExecutor,
+        clock: VirtualClock,
+        cost: CostModel,
+        *,
+        macro_steps: bool = True,
+    ) -> None:
+        assert executor.caps.max_in_flight == 1, "a simulated replica has one step in flight"
+        self.index = index
+        self.scheduler = scheduler
+        self.kv = kv
+        self.next_time = NEVER  # when it has something to do by itself
+        self.version = 0  # rises when next_time changes: an event for an older one means nothing
+        self.scheduled = -1  # version of the event that was put on the heap last
+        self.num_events = 0
+        self.num_steps = 0
+        self.busy_s = 0.0
+        self._executor = executor
+        self._clock = clock
+        self._cost = cost
+        self._macro_steps = macro_steps
+        # tenants are charged per step and new ones are ranked by it, so a run must be settled before somebody comes
+        self._settles = scheduler.settings.policy == "fair"
+        self._handle: int | None = None  # of the step in flight
+        self._run: DecodeRun | None = None
+        self._pace: Pace | None = None
+        self._num_run = 0  # steps of the run that will be done at next_time
+        self._began = 0.0
+        self._silent: set[int] = set()  # open requests without a token
+        self._wants: dict[int, int] = {}  # requests whose client leaves after so many tokens more
+        self._leaving: set[int] = set()  # open requests that may be aborted at any time
+        self._open: dict[int, None] = {}
+        self._was_cut = False  # somebody came during this run and was not settled
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is being computed."""
+        return self._handle is None and self._run is None
+
+    # from outside
+
+    def submit(self, request: Request, now: float, *, leaves_after: int | None = None, may_leave: bool = False) -> None:
+        """Take a request in; the next step may see it. Raises what the engine raises, and nothing changes then.
+
+        `leaves_after`: the client goes when it has seen so many tokens; `News.left` tells. `may_leave`: it may be
+        aborted at any time.
+        """
+        careful = may_leave or leaves_after is not None
+        if self._run is not None and not self._was_cut and (careful or self._settles or self._wants or self._leaving):
+            self._settle(now)
+        request_id = request.request_id
+        self.scheduler.add(request, now)
+        self._silent.add(request_id)
+        self._open[request_id] = None
+        if leaves_after is not None:
+            self._wants[request_id] = max(1, leaves_after)
+        if may_leave:
+            self._leaving.add(request_id)
+        if self._run is not None:
+            self._cut(now)
+
+    def abort(self, request_id: int, now: float) -> News:
+        """The client of a request that may leave is gone."""
+        # a run that was cut runs nobody who may leave: this one is waiting
+        if self._run is not None and not self._was_cut:
+            self._settle(now)
+        self.scheduler.abort(request_id, now)
+        return self._news()
+
+    # steps
+
+    def begin(self, now: float) -> None:
+        """Begin what comes next, if there is anything. Only while idle."""
+        assert self.is_idle
+        self._began = now
+        if self._macro_steps and (run := self.scheduler.horizon()) is not None:
+            self._run = run
+            self._pace = Pace(self._cost, run.shape, run.num_steps, now)
+            self._num_run = self._most_steps(run, self._pace)
+            self._was_cut = False
+            if self._num_run > 0:
+                self._wake_at(self._pace.end(self._num_run))
+                return
+            self._run = self._pace = None
+        self._plan(now)
+
+    def _most_steps(self, run: DecodeRun, pace: Pace) -> int:
+        """So many that no plan of theirs is late for a deadline, and nobody's client leaves before the last ends."""
+        num = run.num_steps
+        wake = self.scheduler.wake_time()
+        if wake is not None:
+            num = min(num, pace.begun_before(wake))
+        if self._wants:
+            num = min(num, *self._wants.values())
+        return num
+
+    def _plan(self, now: float) -> None:
+        """One step, planned at `now`."""
+        self._clock.advance_to(now)
+        self.scheduler.expire(now)
+        plan = self.scheduler.plan(now)
+        if plan.is_empty:
+            wake = now if self.scheduler.has_outputs else self.scheduler.wake_time()
+            self._wake_at(NEVER if wake is None else max(now, wake))
+            return
+        self._handle = self._executor.submit(plan)
+        self._executor.sample(self._handle, None)
+        self._wake_at(self._executor.done_at(self._handle))
+
+    def advance(self, now: float) -> News:
+        """What is under way has ended (or nothing was); its results are applied."""
+        self.num_events += 1
+        self._clock.advance_to(now)
+        if self._run is not None:
+            self._apply_run(self._num_run)
+            self._run = self._pace = None
+        elif self._handle is not None:
+            result = self._executor.poll(self._handle)
+            assert result is not None
+            self._handle = None
+            self.num_steps += 1
+            self.busy_s += now - self._began
+            self.scheduler.apply(result, now)
+        self._wake_at(NEVER)
+        return self._news()
+
+    def fail(self, now: float) -> News:
+        """It stops at once, and every open request ends with what was final before."""
+        if self._run is not None:
+            assert self._pace is not None
+            done = min(self._num_run - 1, max(0, self._pace.begun_before(now) - 1))
+            if done:
+                self._apply_run(done)
+        self._run = self._pace = self._handle = None
+        self._wake_at(NEVER)
+        for request_id in self._open:
+            self.scheduler.abort(request_id, now)
+        return self._news()
+
+    # runs
+
+    def _cut(self, now: float) -> None:
+        """Somebody came: the step that runs is the last one of the run."""
+        assert self._pace is not None
+        begun = max(1, self._pace.begun_before(now))
+        self._was_cut = True
+        if begun < self._num_run:
+            self._num_run = begun
+            self._wake_at(self._pace.end(begun))
+
+    def _settle(self, now: float) -> None:
+        """Apply the steps that have ended before `now`, and plan the one that runs as a step of its own."""
+        assert self._run is not None
+        assert self._pace is not None
+        pace, num_run = self._pace, self._num_run
+        done = min(num_run - 1, max(0, pace.begun_before(now) - 1))
+        if done:
+            self._apply_run(done)
+        begun_at = pace.end(done)
+        self._run = self._pace = None
+        self._began = begun_at
+        self._plan(begun_at)
+        assert self._handle is not None
+        if self.next_time < now:  # by the last bit
+            self._wake_at(now)
+
+    def _apply_run(self, num: int) -> None:
+        assert self._run is not None
+        assert self._pace is not None
+        times = self._pace.times(num)
+        self.num_steps += num
+        self.busy_s += times[-1] - times[0]
+        self.scheduler.apply_repeated(self._run, self._executor.draw_run(self._run.rows, num), times)
+
+    def _news(self) -> News:
+        news = News()
+        silent, wants = self._silent, self._wants
+        for output in self.scheduler.outputs():
+            request_id = output.request_id
+            if output.token_ids and request_id in silent:
+                silent.discard(request_id)
+                news.first_tokens.append(request_id)
+            if output.finish is not None:
+                silent.discard(request_id)
+                wants.pop(request_id, None)
+                self._leaving.discard(request_id)
+                del self._open[request_id]
+                news.ends.append(output)
+            elif request_id in wants:
+                wants[request_id] -= len(output.token_ids)
+                if wants[request_id] <= 0:
+                    del wants[request_id]
+                    news.left.append(request_id)
+        return news
+
+    def _wake_at(self, time: float) -> None:
+        self.next_time = time
+        self.version += 1

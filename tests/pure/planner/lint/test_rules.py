@@ -1,0 +1,70 @@
+"""The table of rules: whole, explained, in the reference page; and what cannot be decided is said."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.pure.lab.metrics.logs import steady_log
+from tests.pure.planner.lint.worlds import config, run, workload
+
+from paceline.contracts.lint import LintResult, Severity, at_least
+from paceline.contracts.workload import SloClass
+from paceline.errors import ConfigError
+from paceline.planner.lint import RULES, lint, rule_of
+
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "lint.md"
+CODES = [rule.code for rule in RULES]
+
+
+def test_codes_are_those_of_the_field_in_order_and_once():
+    assert [*(f"PL10{i}" for i in range(1, 9)), *(f"PL2{i:02d}" for i in range(1, 13))] == CODES
+
+
+def test_every_rule_is_decided_from_something_or_says_what_it_waits_for():
+    for rule in RULES:
+        assert bool(rule.sources) == (rule.check is not None) == (not rule.not_yet), rule.code
+        assert rule.what, rule.code
+        assert rule.evidence, rule.code
+        assert rule.fix, rule.code
+
+
+def test_the_reference_page_has_a_row_for_each():
+    text = DOCS.read_text(encoding="utf-8")
+    for rule in RULES:
+        assert f"| {rule.code} | {rule.title} |" in text, rule.code
+
+
+def test_a_rule_is_judged_or_skipped_with_a_reason():
+    decided = {rule.code for rule in RULES if rule.check is not None}
+    for facts in (config(), config(workload(), (SloClass(tpot_s=1.0),)), run(steady_log(30))):
+        result = lint(facts)
+        assert set(result.judged) | set(result.skipped) == decided
+        assert not set(result.judged) & set(result.skipped)
+        assert all(result.skipped.values())
+
+
+def test_the_worst_comes_first_and_the_same_facts_say_the_same():
+    facts = config(workload(input=64, output=16, cache={"protocol": []}), (SloClass(tpot_s=0.02),))
+    first, second = lint(facts), lint(facts)
+    assert first == second
+    severities = [finding.severity for finding in first.findings]
+    assert severities[0] is Severity.ERROR
+    assert severities == sorted(severities, key=list(Severity).index, reverse=True)
+
+
+def test_a_result_is_the_same_after_json():
+    result = lint(config(workload(input=64, output=16), (SloClass(tpot_s=0.02),)))
+    assert result.findings
+    assert msgspec.json.decode(msgspec.json.encode(result), type=LintResult) == result
+
+
+def test_severities_are_ordered():
+    assert at_least(Severity.ERROR, Severity.WARNING)
+    assert at_least(Severity.WARNING, Severity.WARNING)
+    assert not at_least(Severity.INFO, Severity.WARNING)
+
+
+def test_an_unknown_code_suggests_the_nearest():
+    assert rule_of("pl101").code == "PL101"
+    with pytest.raises(ConfigError, match="did you mean PL2"):
+        rule_of("PL21")
