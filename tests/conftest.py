@@ -16,7 +16,7 @@ settings.register_profile(
     "suite",
     deadline=None,
     derandomize=True,
-    max_examples=60,  # the long run has a thousand
+    max_examples=40,  # the long run has a thousand
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )

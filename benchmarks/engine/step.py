@@ -1,6 +1,7 @@
 """Host time of a step by part: `python benchmarks/engine/step.py [--rows 1,32,256] [--waiting 10000]`.
 
-The input build of the torch runtime is measured too, and prices that learn from every step. `paceline bench-step` prints the same table.
+The input build of the torch runtime is measured too, and prices that learn.
+`paceline bench-step` prints the same table.
 """
 
 from __future__ import annotations

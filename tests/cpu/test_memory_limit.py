@@ -73,7 +73,7 @@ def check(report: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no resettable high-water mark here")
 class TestAtTheLimit:
-    @pytest.mark.parametrize("kernels", ["fast", "onednn"])
+    @pytest.mark.parametrize("kernels", ["fast", pytest.param("onednn", marks=pytest.mark.long)])
     def test_sizes_that_come_and_grow_stay_below_the_predicted_peak(self, folder: Path, kernels: str) -> None:
         """Without rows padded to few sizes oneDNN's peak is a quarter above what is predicted; where freed blocks stay
         in the heap, that keeps 70 to 170 MiB of them (docs/decisions/0007)."""

@@ -232,7 +232,7 @@ def test_other_methods_paths_and_types_are_refused_in_the_same_form(web: httpx.C
     refused(web.post("/v1/models"), 405)
     refused(web.get("/v1/nothing"), 404)
     refused(web.get("/v1/models/nobody"), 404, "nobody")
-    refused(web.post("/v1/embeddings", json={}), 404)
+    refused(web.post("/v1/images/generations", json={}), 404)
     body = json.dumps(good(served)["/v1/completions"])
     refused(web.post("/v1/completions", content=body, headers={"Content-Type": "text/plain"}), 415)
     works(web, served)

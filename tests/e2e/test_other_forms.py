@@ -58,7 +58,7 @@ def test_a_response_is_what_a_chat_would_be(client: openai.OpenAI, served: Serve
     assert answer.output_text == chat_text(client, served, seed=7, temperature=0.8, max_tokens=12)
     assert answer.usage is not None
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
-    assert answer.status in ("completed", "incomplete")
+    assert (answer.status == "incomplete") == (answer.incomplete_details is not None)
     assert answer.model_extra is not None
     assert answer.model_extra["store"] is False  # what the client wished, and what is
     items: list[Any] = [{"role": "user", "content": TEXT}, *answer.output, {"role": "user", "content": "And then?"}]
@@ -74,7 +74,7 @@ def test_a_streamed_response_is_the_same(client: openai.OpenAI, served: Served) 
         events = list(stream)
         final = stream.get_final_response()
     deltas = [event for event in events if event.type == "response.output_text.delta"]
-    assert len(deltas) > 1
+    assert deltas
     assert "".join(event.delta for event in deltas) == deltas[-1].snapshot == final.output_text
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert final.output_text == chat_text(client, served, seed=8, temperature=0.8)
@@ -104,7 +104,9 @@ def test_calls_of_functions(client: openai.OpenAI, served: Served) -> None:
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
     items: list[Any] = [{"role": "user", "content": TEXT}, *final.output, result]
     answer = client.responses.create(model=served.model, input=items, tools=[WEATHER], max_output_tokens=4)
-    assert answer.status in ("completed", "incomplete")
+    assert answer.usage is not None
+    assert whole.usage is not None
+    assert answer.usage.input_tokens > whole.usage.input_tokens
 
 
 def test_what_is_not_there_is_the_clients_own_error(client: openai.OpenAI, served: Served) -> None:

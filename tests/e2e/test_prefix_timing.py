@@ -24,7 +24,7 @@ def test_the_prefix_cache_is_seen_from_outside(tmp_path, shared):
         found = probe_prefix_timing(server.base_url, *KEYS, num_rounds=12, num_words=40)
     assert found.num_rounds == 12
     assert found.cached_tokens["own"] > 12 * 100  # the probe's own repeats are hits
-    assert found.cached_tokens["control"] == 0
+    assert found.cached_tokens["control"] <= 2 * 16  # prompts of random words may begin alike
     assert (found.cached_tokens["test"] > 0) is shared
     if shared:
         result = found.gate_result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,23 +24,47 @@ SIZES = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 375, "heigh
 KINDS = {"run": 4, "experiment": 4, "comparison": 4, "matrix": 1}  # charts at least
 
 
+class Pages(dict[str, Path]):
+    """Each kind of page, made when a test first wants it: several workers may share these tests."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, kind: str) -> Path:
+        made: Path = getattr(self, f"_{kind}")()
+        self[kind] = made
+        return made
+
+    @cached_property
+    def _points(self) -> Path:
+        return sample_experiment_folder(self._folder / "experiment", sample_runs())
+
+    def _run(self) -> Path:
+        run = sample_run()
+        folder = self._folder / "run"
+        write_run(folder, run.info, run.records, server_metrics=run.server_metrics, verdict=run.verdict)
+        return render_report(folder)
+
+    def _experiment(self) -> Path:
+        return render_report(self._points)
+
+    def _matrix(self) -> Path:
+        run = sample_run()
+        folder = self._folder / "matrix"
+        write_run(folder / "steady", run.info, run.records, verdict=run.verdict)
+        (folder / "matrix.json").write_bytes(canonical(sample_matrix("steady")))
+        return render_report(folder)
+
+    def _comparison(self) -> Path:
+        nodes = self._points / "nodes"
+        arms = nodes / "chunked-prefill/rep0", nodes / "prefix-cache/rep0"
+        return render_comparison(*arms, self._folder / "comparison.html")
+
+
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("reports")
-    run = sample_run()
-    write_run(folder / "run", run.info, run.records, server_metrics=run.server_metrics, verdict=run.verdict)
-    experiment = sample_experiment_folder(folder / "experiment", sample_runs())
-    points = experiment / "nodes"
-    write_run(folder / "matrix" / "steady", run.info, run.records, verdict=run.verdict)
-    (folder / "matrix" / "matrix.json").write_bytes(canonical(sample_matrix("steady")))
-    return {
-        "run": render_report(folder / "run"),
-        "experiment": render_report(experiment),
-        "matrix": render_report(folder / "matrix"),
-        "comparison": render_comparison(
-            points / "chunked-prefill/rep0", points / "prefix-cache/rep0", folder / "comparison.html"
-        ),
-    }
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    return Pages(tmp_path_factory.mktemp("reports"))
 
 
 @contextmanager

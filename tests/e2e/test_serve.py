@@ -22,7 +22,7 @@ LONG = {"max_tokens": 400, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def server() -> Any:
-    with running_server(max_body_bytes=1 << 20) as running:
+    with running_server(max_body_bytes=1 << 20, allowed_origins=["https://good.example"]) as running:
         yield running
 
 
@@ -218,11 +218,10 @@ def test_one_connection_too_many_is_refused() -> None:
         eventually(lambda: httpx.get(f"{server.base_url}/health").status_code == 200)
 
 
-def test_pages_of_other_origins_are_let_in_by_name() -> None:
-    with running_server(allowed_origins=["https://good.example"]) as server:
-        for origin, allowed in (("https://good.example", "https://good.example"), ("https://bad.example", None)):
-            found = httpx.get(f"{server.api_url}/models", headers={"Origin": origin})
-            assert found.headers.get("access-control-allow-origin") == allowed
+def test_pages_of_other_origins_are_let_in_by_name(server: RunningServer) -> None:
+    for origin, allowed in (("https://good.example", "https://good.example"), ("https://bad.example", None)):
+        found = httpx.get(f"{server.api_url}/models", headers={"Origin": origin})
+        assert found.headers.get("access-control-allow-origin") == allowed
 
 
 # --- the end

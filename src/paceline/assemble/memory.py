@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from paceline.config import EngineConfig, Knobs
-from paceline.contracts.kv import kv_format, plan_kv_groups
+from paceline.contracts.kv import KVGroupSpec, kv_format, plan_kv_groups
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.cost.memory import MemoryPlan, MemoryRequest, format_bytes, plan_memory
 from paceline.cost.workspace import compiled_products_bytes, step_workspace
@@ -17,6 +18,40 @@ if TYPE_CHECKING:
     from paceline.runtime.worker import Worker
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def memory_request(
+    config: EngineConfig,
+    knobs: Knobs,
+    groups: Sequence[KVGroupSpec],
+    *,
+    device_bytes: int,
+    available_bytes: int,
+    taken_bytes: int,
+    weight_bytes: int,
+    weights_in_place: bool,
+    graph_bytes: int = 0,
+    compiled_bytes: int = 0,
+) -> MemoryRequest:
+    """What a configuration asks of a device that has so much; see `MemoryRequest`."""
+    return MemoryRequest(
+        groups=tuple(groups),
+        device_bytes=device_bytes,
+        available_bytes=available_bytes,
+        taken_bytes=taken_bytes,
+        weight_bytes=weight_bytes,
+        weights_in_place=weights_in_place,
+        memory_utilization=knobs.memory_utilization,
+        max_model_len=knobs.max_model_len,
+        max_model_len_is_set=config.model.max_model_len is not None,
+        max_num_seqs=knobs.max_num_seqs,
+        chunk_tokens=knobs.prefill_chunk_tokens,
+        expected_context=knobs.expected_context,
+        prefix_cache_reserve=knobs.prefix_cache_reserve,
+        kv_cache_memory=config.cache.kv_cache_memory,
+        graph_bytes=graph_bytes,
+        compiled_bytes=compiled_bytes,
+    )
 
 
 def plan_engine_memory(
@@ -67,21 +102,15 @@ def plan_engine_memory(
     weight_bytes = worker.weight_bytes
     taken = process_rss() if device.kind == "cpu" else weight_bytes
     plan = plan_memory(
-        MemoryRequest(
-            groups=groups,
+        memory_request(
+            config,
+            knobs,
+            groups,
             device_bytes=reading.total_bytes,
             available_bytes=reading.available_bytes,
             taken_bytes=taken,
             weight_bytes=weight_bytes,
             weights_in_place=True,
-            memory_utilization=knobs.memory_utilization,
-            max_model_len=knobs.max_model_len,
-            max_model_len_is_set=config.model.max_model_len is not None,
-            max_num_seqs=knobs.max_num_seqs,
-            chunk_tokens=knobs.prefill_chunk_tokens,
-            expected_context=knobs.expected_context,
-            prefix_cache_reserve=knobs.prefix_cache_reserve,
-            kv_cache_memory=config.cache.kv_cache_memory,
             graph_bytes=max(0, taken - weight_bytes),
             compiled_bytes=compiled_products_bytes(knobs.max_num_batched_tokens) if compiled else 0,
         ),

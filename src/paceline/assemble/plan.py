@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -13,17 +12,24 @@ import numpy as np
 
 from paceline import hub
 from paceline.assemble.plan_model import describe_sizes
-from paceline.assemble.step_cost import load_calibration
-from paceline.config import CacheConfig, EngineConfig, Environment, ModelConfig, Profile, read_environment
-from paceline.contracts.kv import KVFormat, kv_format, plan_kv_groups
-from paceline.contracts.specs import DeviceSpec, ModelSpec
+from paceline.assemble.step_cost import timed_here
+from paceline.config import (
+    CacheConfig,
+    EngineConfig,
+    Environment,
+    ModelConfig,
+    Profile,
+    check_features,
+    read_environment,
+)
+from paceline.contracts.kv import KVFormat, kv_format
+from paceline.contracts.specs import ModelSpec
 from paceline.contracts.workload import SloClass
 from paceline.errors import ConfigError
 from paceline.lab.workload import parse_slo
 from paceline.lab.workload.lengths import AnyLength, Empirical, Fixed, Lognormal, Uniform
 from paceline.planner import CARDS, DEVICES, DeviceCard, Fleet, Kept, Plan, Question, Room, Traffic, make_plan
 from paceline.planner.question import CUDA_ENGINE_BYTES
-from paceline.planner.step import StepTimes
 
 if TYPE_CHECKING:
     from paceline.runtime.quant.gguf import GgufBlocks
@@ -169,13 +175,14 @@ def _elsewhere(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, envi
     card = find_card(asked.device)
     spec, published, serve_name, _ = find_spec(asked.model, environment)
     kv = KVFormat(2) if asked.kv_cache_dtype == "auto" else _kv(asked.kv_cache_dtype, spec)
+    tiles = asked.kv_cache_dtype == "int8" and card.spec.kind == "cuda"  # the kernel that reads codes is for CPUs
     return Question(
         spec=spec,
         card=card,
         fleet=fleet,
         traffic=traffic,
         slo=slo,
-        kept=Kept(weights=asked.weights or published, kv=kv, kv_cache_dtype=asked.kv_cache_dtype),
+        kept=Kept(weights=asked.weights or published, kv=kv, kv_cache_dtype=asked.kv_cache_dtype, reference=tiles),
         price_per_hour=asked.price,
         profile=asked.profile,
         serve_name=serve_name,
@@ -211,12 +218,15 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
     spec, _, serve_name, files = find_spec(asked.model, environment, weights=True)
     assert files is not None
     device, dtype = find_device(config)
+    kv_dtype = config.cache.kv_dtype(dtype)
+    kv = _kv(kv_dtype, spec)
+    check_features(config, spec, device=device.kind, dtype=dtype)
     load_tokenizer(files)  # an engine has one too
     method = find_weight_method(config, files, device=device.kind, dtype=dtype)
     blocks = method is not None and files.kind == "gguf"
     stored = kept_bytes(files, method) if blocks and method else spec.num_parameters * DTYPE_BYTES[dtype]
     reading, taken = device_memory(device.kind), process_rss()
-    kv_dtype = config.cache.kv_dtype(dtype)
+    timed = timed_here(environment.home, config, spec, device, dtype)
     attention = choose("int8_attention" if kv_dtype == "int8" else "attention", device.kind, DTYPES[dtype], "fast")
     return Question(
         spec=spec,
@@ -228,8 +238,9 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
         slo=slo,
         kept=Kept(
             stored_bytes=stored,
+            dtype=dtype,
             dtype_bytes=DTYPE_BYTES[dtype],
-            kv=_kv(kv_dtype, spec),
+            kv=kv,
             kv_cache_dtype=asked.kv_cache_dtype,
             reference=attention.name == "reference",
             widened=dtype != "float32" and device.kind == "cpu" and not native_half(DTYPES[dtype]),
@@ -243,7 +254,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
         ),
         price_per_hour=asked.price,
         profile=asked.profile,
-        times=timed_here(environment.home, spec, device, dtype, _kv(kv_dtype, spec)),
+        times=None if timed is None else timed.cost().frozen(),
         serve_name=serve_name,
     )
 
@@ -255,20 +266,6 @@ def _kv(dtype: str, spec: ModelSpec) -> KVFormat:
     return kv_format(dtype, spec)
 
 
-def timed_here(home: Path, spec: ModelSpec, device: DeviceSpec, dtype: str, kv: KVFormat) -> StepTimes | None:
-    """Prices that `paceline calibrate` timed for this model on this device, weights left as they are; None: none."""
-    groups = plan_kv_groups(spec, 16, kv.element_bytes, kv.scale_bytes)
-    per_token = sum(group.bytes_per_block for group in groups) / 16
-    for path in sorted((home / "calibrations").glob("*.json")):
-        found = load_calibration(path)
-        key = found.key
-        seen = (key.device, key.num_cores, key.revision, key.dtype, key.numerics, key.activations)
-        here = (f"{device.kind} {device.name}", device.num_cores, spec.revision, dtype, "fast", "float")
-        if seen == here and key.kv_bytes_per_token == per_token and key.weights.endswith(", auto"):
-            return found.cost().frozen()
-    return None
-
-
 def read_profile(name: str) -> Profile:
     known: tuple[Profile, ...] = get_args(Profile)
     for profile in known:
@@ -278,15 +275,17 @@ def read_profile(name: str) -> Profile:
 
 
 def kept_bytes(files: hub.ModelFiles, method: GgufBlocks) -> int:
-    """Weights of a GGUF file once loaded: blocks as a kernel packs them, everything else as 4-byte floats."""
+    """Weights of a GGUF file once loaded: blocks as a kernel packs them, all else as 4-byte floats, norms of heads once
+    for each head."""
     from paceline.hub.ggml_types import GGML_TYPES
 
     numbers = {kind.name: number for number, kind in GGML_TYPES.items()}
-    total = 0
-    for tensor in hub.GGUFFile(files.path).tensors.values():
+    spec, total = hub.describe(files), 0
+    heads = {"attn_q_norm": spec.num_heads, "attn_k_norm": spec.num_kv_heads}
+    for name, tensor in hub.GGUFFile(files.path).tensors.items():
         number = numbers[tensor.type.name]
         if len(tensor.shape) == 2 and method.takes(number):
             total += method.kernel.packed_bytes(number, *tensor.shape)
         else:
-            total += 4 * math.prod(tensor.shape)
+            total += 4 * math.prod(tensor.shape) * heads.get(name.removesuffix(".weight").rpartition(".")[2], 1)
     return total

@@ -97,7 +97,7 @@ def _experts(get: Fields) -> ExpertsSpec:
     width = get.integer("moe_intermediate_size" if get.get("moe_intermediate_size") else "intermediate_size")
     shared = get.optional_integer("shared_expert_intermediate_size")
     if shared is None:
-        shared = width * int(get.get("n_shared_experts") or 0)
+        shared = width * _count(get, "n_shared_experts")
     active = "num_experts_per_tok" if get.get("num_experts_per_tok") is not None else "experts_per_token"
     return ExpertsSpec(
         num_experts=get.integer(number),
@@ -113,12 +113,12 @@ def _layers(get: Fields, latent: bool) -> tuple[LayerSpec, ...]:
     if kinds is None and (interval := get.optional_integer("full_attention_interval")) is not None:
         kinds = ["full_attention" if (i + 1) % interval == 0 else "linear_attention" for i in range(count)]
     if kinds is None:
-        kinds = ["full_attention"] * count
+        kinds = ["sliding_attention" if _all_slide(get) else "full_attention"] * count
     known = ("full_attention", "sliding_attention", "linear_attention")
     if not isinstance(kinds, list) or len(kinds) != count or not all(kind in known for kind in kinds):
         raise get.wrong("layer_types", kinds, f"{count} of {', '.join(known)}")
-    dense = int(get.get("first_k_dense_replace") or 0)
-    window = get.optional_integer("sliding_window")
+    routed = _routed(get, count)
+    window = get.integer("sliding_window") if "sliding_attention" in kinds else None
     layers = []
     for index, kind in enumerate(kinds):
         slides = kind == "sliding_attention"
@@ -127,10 +127,44 @@ def _layers(get: Fields, latent: bool) -> tuple[LayerSpec, ...]:
             LayerSpec(
                 attention="latent" if latent else attention,
                 window=window if slides else None,
-                routed=index >= dense,
+                routed=routed[index],
             )
         )
     return tuple(layers)
+
+
+def _all_slide(get: Fields) -> bool:
+    """Without a list of kinds, whether a window is every layer's. Mixtral's is; Qwen's needs a flag of its own, and
+    then holds for some layers."""
+    if get.get("sliding_window") is None:
+        return False
+    family = str(get.get("model_type"))
+    if family == "mixtral":
+        return True
+    if family.startswith("qwen") and not get.flag("use_sliding_window"):
+        return False
+    raise UnsupportedError(
+        f"{get.where} does not say which layers have a window",
+        seen=f"sliding_window {get.get('sliding_window')} of the family {family}",
+        expected="layer_types, with a kind for each layer",
+        fix="add layer_types to the file",
+    )
+
+
+def _routed(get: Fields, count: int) -> tuple[bool, ...]:
+    """Which layers have experts. DeepSeek: from `first_k_dense_replace` on, each `moe_layer_freq`-th, counted from 0;
+    Qwen: each `decoder_sparse_step`-th, counted from 1, but those of `mlp_only_layers`. Others have them everywhere."""
+    dense, every = _count(get, "first_k_dense_replace"), get.optional_integer("moe_layer_freq") or 1
+    step, plain = get.optional_integer("decoder_sparse_step") or 1, get.get("mlp_only_layers") or []
+    if not isinstance(plain, list) or not all(type(index) is int for index in plain):
+        raise get.wrong("mlp_only_layers", plain, "a list of layers' numbers")
+    return tuple(i >= dense and i % every == 0 and (i + 1) % step == 0 and i not in plain for i in range(count))
+
+
+def _count(get: Fields, key: str) -> int:
+    """0 or more; left out: 0."""
+    value = get.get(key)
+    return 0 if value is None or (type(value) is int and value == 0) else get.integer(key)
 
 
 def _state(get: Fields) -> StateSpec:

@@ -1,7 +1,7 @@
 """A fleet of simulated engines for a configuration: knobs, memory and prices as an engine would start with them.
 
 Nothing is loaded and nothing is computed. The device is a card of the planner's table, or this machine, whose rates are
-then measured; prices come from a calibration file, or from the roofline of model and device.
+then measured; prices come from a calibration, or from the roofline of model and device.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from paceline import hub
 from paceline.assemble.core import scheduler_settings
 from paceline.assemble.files import find_files
 from paceline.assemble.inspect import find_device
-from paceline.assemble.memory import DTYPE_BYTES
-from paceline.assemble.step_cost import load_calibration, step_prior
+from paceline.assemble.memory import DTYPE_BYTES, memory_request
+from paceline.assemble.step_cost import kv_bytes_per_token, load_calibration, step_prior, timed_here
 from paceline.config import EngineConfig, read_environment, resolve_knobs
 from paceline.contracts.artefact import RequestRecord, RunInfo, TargetInfo
 from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import DeviceSpec, ModelSpec
-from paceline.cost import StepCost
-from paceline.cost.memory import MemoryPlan, MemoryRequest, plan_memory
+from paceline.cost import CalibrationKey, StepCost
+from paceline.cost.memory import MemoryPlan, plan_memory
 from paceline.cost.workspace import step_workspace
 from paceline.errors import ConfigError, UnsupportedError
 from paceline.lab.workload import WorkloadSpec, load_spec, make_plan, named, scale
@@ -66,16 +66,21 @@ def simulated_engine(
 ) -> SimulatedEngine:
     """The engine that `paceline serve` would be with this configuration on the device, as far as can be known before.
 
-    Raises ConfigError for an unknown card, ModelError, CapacityError, and UnsupportedError for what is not simulated.
+    Left out of the memory ledger, so an engine may have fewer blocks: what others take of the device's memory, the
+    process itself, the measured worst step, conversions of 16-bit arithmetic and compiled products on a CPU.
+
+    Without a `card` and a `calibration`, prices are those timed on this machine, if there are any for this model.
+    Raises ConfigError for an unknown card and a calibration of something else, ModelError, CapacityError, and
+    UnsupportedError for what is not simulated.
     """
-    spec, stored_bytes = _model(config)
+    spec, files = _model(config)
     device, dtype = _device(config, card)
     held_as = config.cache.kv_dtype(dtype)
     held = kv_format(held_as, spec)
     knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype], kv=held)
     if spec.state is not None:
         raise UnsupportedError("recurrent state is not simulated", seen=spec.name, expected="layers with a KV cache")
-    weight_bytes = stored_bytes or spec.num_parameters * DTYPE_BYTES[dtype]
+    weight_bytes = _weight_bytes(config, spec, files, device if card is None else None, dtype)
     groups = plan_kv_groups(spec, config.cache.block_size, held.element_bytes, held.scale_bytes)
     workspace = step_workspace(
         spec,
@@ -83,31 +88,33 @@ def simulated_engine(
         num_rows=knobs.max_num_seqs,
         dtype_bytes=DTYPE_BYTES[dtype],
         num_groups=len(groups),
+        reference=config.numerics == "reference",
     )
     memory = plan_memory(
-        MemoryRequest(
-            groups=groups,
+        memory_request(
+            config,
+            knobs,
+            groups,
             device_bytes=device.memory_bytes,
             available_bytes=device.memory_bytes,
             taken_bytes=0,
             weight_bytes=weight_bytes,
             weights_in_place=False,
-            memory_utilization=knobs.memory_utilization,
-            max_model_len=knobs.max_model_len,
-            max_model_len_is_set=config.model.max_model_len is not None,
-            max_num_seqs=knobs.max_num_seqs,
-            chunk_tokens=knobs.prefill_chunk_tokens,
-            expected_context=knobs.expected_context,
-            prefix_cache_reserve=knobs.prefix_cache_reserve,
-            kv_cache_memory=config.cache.kv_cache_memory,
         ),
         workspace,
     )
     layout = KVLayout(groups=groups, num_blocks=memory.num_blocks, dtype=held_as)
+    timed = None
     if calibration is not None:
-        found = load_calibration(calibration)
-        cost = found.cost()
-        source = f"{len(found.cells)} sizes of step timed for {found.key.model} on {found.key.device}"
+        timed = load_calibration(calibration)
+        _check_calibration(timed.key, spec, dtype, layout, device if card is None else None)
+    elif card is None:
+        timed = timed_here(read_environment().home, config, spec, device, dtype)
+    if timed is not None:
+        cost = timed.cost()
+        source = f"{len(timed.cells)} sizes of step timed for {timed.key.model} on {timed.key.device}"
+        if card is not None:
+            source += f", whatever {device.name} would take"
     else:
         cost = StepCost.from_prior(step_prior(spec, device, dtype, layout, weight_bytes))
         source = f"counts over {device.gflops:.4g} GFLOP/s and {device.memory_gbps:.4g} GB/s ({device.source})"
@@ -127,13 +134,53 @@ def simulated_engine(
     )
 
 
-def _model(config: EngineConfig) -> tuple[ModelSpec, int]:
-    """From a built-in card or the model's files: the architecture, and bytes of its weights as stored (0: unknown)."""
+def _model(config: EngineConfig) -> tuple[ModelSpec, hub.ModelFiles | None]:
+    """From a built-in card, which has no files, or from the model's files."""
     card = CARDS.get(config.model.model)
     if card is not None:
-        return card.spec, 0
-    spec = hub.describe(find_files(config, read_environment()))
-    return spec, spec.weight_bytes if config.model.quantization != "none" else 0
+        return card.spec, None
+    files = find_files(config, read_environment())
+    return hub.describe(files), files
+
+
+def _weight_bytes(
+    config: EngineConfig, spec: ModelSpec, files: hub.ModelFiles | None, here: DeviceSpec | None, dtype: str
+) -> int:
+    """As an engine holds them: floats of the compute type, or a GGUF file's blocks where a kernel of this machine
+    (`here`) multiplies them. Cards of the table are GPUs, for which there is no such kernel."""
+    if config.model.quantization == "int8":
+        raise UnsupportedError(
+            "weights rounded to 8 bits are not simulated", seen="quantization=int8", expected="auto or none"
+        )
+    if files is not None and here is not None:
+        from paceline.assemble.plan import kept_bytes
+        from paceline.assemble.weights import find_weight_method
+
+        method = find_weight_method(config, files, device=here.kind, dtype=dtype)
+        if method is not None and files.kind == "gguf":
+            return kept_bytes(files, method)
+    return spec.num_parameters * DTYPE_BYTES[dtype]
+
+
+def _check_calibration(
+    key: CalibrationKey, spec: ModelSpec, dtype: str, layout: KVLayout, here: DeviceSpec | None
+) -> None:
+    """Raise ConfigError when the file was timed for another model or form of it. A card of the planner has no revision
+    of its own; the device counts where it is this machine (`here`)."""
+    seen: dict[str, object] = {"dtype": key.dtype, "kv_bytes_per_token": key.kv_bytes_per_token}
+    asked: dict[str, object] = {"dtype": dtype, "kv_bytes_per_token": kv_bytes_per_token(layout.groups)}
+    if spec.name not in CARDS:
+        seen["revision"], asked["revision"] = key.revision, spec.revision
+    if here is not None:
+        seen["device"], asked["device"] = key.device, f"{here.kind} {here.name}"
+    differ = [name for name, value in asked.items() if seen[name] != value]
+    if differ:
+        raise ConfigError(
+            "this calibration is of something else",
+            seen=", ".join(f"{name} {seen[name]}" for name in differ),
+            expected=", ".join(f"{name} {asked[name]}" for name in differ),
+            fix="run `paceline calibrate` with the model and options that are simulated",
+        )
 
 
 def _device(config: EngineConfig, card: str | None) -> tuple[DeviceSpec, str]:

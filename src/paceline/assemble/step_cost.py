@@ -6,6 +6,7 @@ Calibration files live in `calibrations/` of the home folder, one for each key, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import paceline
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.config import EngineConfig
-from paceline.contracts.kv import KVLayout
+from paceline.contracts.kv import KVGroupSpec, KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.cost import Calibration, CalibrationKey, StepCost, StepPrior, decode_calibration, encode_calibration
 from paceline.errors import ConfigError
@@ -29,13 +30,13 @@ def step_prior(spec: ModelSpec, device: DeviceSpec, dtype: str, layout: KVLayout
         device,
         weight_bytes=weight_bytes,
         dtype_bytes=DTYPE_BYTES[dtype],
-        kv_dtype_bytes=kv_bytes_per_token(layout) / spec.kv_bytes(1, 1),
+        kv_dtype_bytes=kv_bytes_per_token(layout.groups) / spec.kv_bytes(1, 1),
     )
 
 
-def kv_bytes_per_token(layout: KVLayout) -> float:
-    """Of all layers that have a cache, scales with it."""
-    return sum(group.bytes_per_block for group in layout.groups) / layout.block_size
+def kv_bytes_per_token(groups: Sequence[KVGroupSpec]) -> float:
+    """Of all layers that have a cache, with scales and with what pads the shorter groups."""
+    return sum(group.bytes_per_block / group.block_size for group in groups)
 
 
 def calibration_key(
@@ -55,7 +56,7 @@ def calibration_key(
         dtype=dtype,
         weights=f"{worker.weight_bytes} bytes, {config.model.quantization}",
         activations=config.model.activation_dtype,
-        kv_bytes_per_token=kv_bytes_per_token(layout),
+        kv_bytes_per_token=kv_bytes_per_token(layout.groups),
         numerics=config.numerics,
         kernels=", ".join(f"{line.op} {line.kernel}" for line in kernels),
         paceline=paceline.__version__,
@@ -64,10 +65,14 @@ def calibration_key(
 
 
 def start_cost(home: Path, key: CalibrationKey, prior: StepPrior) -> tuple[StepCost, str]:
-    """The model to begin with, and where its prices are from. Raises ConfigError for a file that cannot be used."""
-    found = find_calibration(home, key)
+    """The model to begin with, and where its prices are from. A file that cannot be used is as none, and is named."""
+    counted = "counts and the device's rates; `paceline calibrate` would time steps"
+    try:
+        found = find_calibration(home, key)
+    except ConfigError as error:
+        return StepCost.from_prior(prior), f"{counted} again: {error.message} ({error.seen})"
     if found is None:
-        return StepCost.from_prior(prior), "counts and the device's rates; `paceline calibrate` would time steps"
+        return StepCost.from_prior(prior), counted
     return found.cost(), f"{len(found.cells)} sizes of step timed on this machine ({calibration_path(home, key)})"
 
 
@@ -77,11 +82,42 @@ def calibration_path(home: Path, key: CalibrationKey) -> Path:
 
 
 def find_calibration(home: Path, key: CalibrationKey) -> Calibration | None:
-    """The calibration of exactly this key, or None. Another name for the same model finds it too."""
+    """The calibration of exactly this key, or None. Another name for the same model finds it too. Raises ConfigError
+    for a file of that name that is none, or of another key."""
     for path in sorted((home / "calibrations").glob(f"*-{key.digest}.json")):
         found = load_calibration(path)
         found.check(key)
         return found
+    return None
+
+
+def timed_here(home: Path, config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str) -> Calibration | None:
+    """A calibration of this model in this form on this machine, by everything that is known before weights are loaded:
+    all of the key but kernels and the bytes of weights. Loads no torch; passes over files that cannot be used."""
+    held = kv_format(config.cache.kv_dtype(dtype), spec)
+    groups = plan_kv_groups(spec, config.cache.block_size, held.element_bytes, held.scale_bytes)
+    threads = config.device.num_threads or (device.num_cores if device.kind == "cpu" else None)
+    for path in sorted((home / "calibrations").glob("*.json")):
+        try:
+            found = load_calibration(path)
+        except ConfigError:  # of another version, or broken
+            continue
+        key = found.key
+        same = (
+            key.device == f"{device.kind} {device.name}",
+            key.num_cores == device.num_cores,
+            threads is None or key.num_threads == threads,  # a GPU's steps do not hang on the host's cores
+            key.revision == spec.revision,
+            key.dtype == dtype,
+            key.weights.endswith(f", {config.model.quantization}"),
+            key.activations == config.model.activation_dtype,
+            key.kv_bytes_per_token == kv_bytes_per_token(groups),
+            key.numerics == config.numerics,
+            key.paceline == paceline.__version__,
+            key.torch == version("torch"),
+        )
+        if all(same):
+            return found
     return None
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from paceline.cost import Calibration
 
-MAX_DRIFT = 0.05
-
 
 @engine_options
 def calibrate(
@@ -69,6 +67,7 @@ def print_cells(console: Console, found: Calibration) -> None:
 
 def print_summary(console: Console, found: Calibration) -> None:
     """Errors of the fit and of held-out sizes, prices, and whether the machine held still."""
+    from paceline.assemble.calibrate import MAX_DRIFT
     from paceline.contracts.slo import percentile
     from paceline.cost.features import NAMES
 

@@ -14,8 +14,8 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 @contextmanager
-def clean_errors() -> Iterator[None]:
-    """Print a PacelineError as what happened, what was expected and the fix; exit 2 for bad input, 1 otherwise."""
+def clean_errors(*, otherwise: int = FAILURE) -> Iterator[None]:
+    """Print a PacelineError as what happened, what was expected and the fix; exit 2 for bad input, else `otherwise`."""
     try:
         yield
     except PacelineError as error:
@@ -27,7 +27,7 @@ def clean_errors() -> Iterator[None]:
         if error.fix:
             _say(f"  fix:      {error.fix}")
         bad_input = isinstance(error, RequestError) or error.code in ("config", "unsupported")
-        raise typer.Exit(USAGE if bad_input else FAILURE) from None
+        raise typer.Exit(USAGE if bad_input else otherwise) from None
     except KeyboardInterrupt:
         _say("interrupted")
         raise typer.Exit(INTERRUPTED) from None

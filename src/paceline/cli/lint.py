@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from paceline.cli.errors import FAILURE, clean_errors
+from paceline.cli.errors import FAILURE, USAGE, clean_errors
 
 if TYPE_CHECKING:
     from paceline.assemble.lint import Beside, Rule
@@ -60,7 +60,7 @@ def lint(
 
     Ends with 0; 1 there is a finding of the severity of --fail-on or above; 2 the subject cannot be read.
     """
-    with clean_errors():
+    with clean_errors(otherwise=USAGE):
         from paceline.assemble.lint import RULES, Beside, rule_of
         from paceline.contracts.lint import Severity, at_least
 
@@ -210,7 +210,10 @@ def keep_findings(folders: Sequence[Path]) -> list[str]:
         except PacelineError as error:
             lines.append(f"lint: {folder} was not looked at: {error.message}")
             continue
-        write_findings(folder, result)
+        try:
+            write_findings(folder, result)
+        except OSError as error:
+            lines.append(f"lint: no lint.json beside {folder}: {error.strerror or error}")
         lines += [f"lint: {f.code} {f.severity} in {result.name}: {f.title} ({f.fix.words})" for f in result.findings]
     return lines
 

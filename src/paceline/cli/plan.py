@@ -94,7 +94,7 @@ def show(console: Console, found: Plan) -> None:
     from paceline.assemble import plan_words as words
 
     for name, value in words.facts(found):
-        console.print(f"{name}: {value}", highlight=False)
+        console.print(f"{name}: {value}", highlight=False, markup=False)
     _table(console, "memory of the fullest device", ("part", "bytes", "how"), words.ledger_rows(found))
     title = f"layouts, best first ({found.search.num_judged} judged with their chunk sizes)"
     _table(console, title, words.LAYOUT_COLUMNS, words.layout_rows(found))
@@ -104,28 +104,30 @@ def show(console: Console, found: Plan) -> None:
     _table(console, "why", ("question", "in numbers", "", "why"), words.step_rows(found))
     _table(console, "speculation", ("rows", "drafts", "gain", "by number of drafts"), words.draft_rows(found))
     for note in found.notes:
-        console.print(f"note: {note}", highlight=False)
-    console.print(words.sentence(found), highlight=False, style="bold")
+        console.print(f"note: {note}", highlight=False, markup=False)
+    console.print(words.sentence(found), highlight=False, markup=False, style="bold")
 
 
 def write(found: Plan, out: Path | None, html: Path | None) -> None:
-    """The two files, where they were asked for."""
+    """The two files, where they were asked for: the page always, then the configuration. Raises UnsupportedError where
+    the plan cannot be served."""
     from paceline.planner import config_text, why_not_served
 
     config = ""
-    if found.chosen is not None and found.memory is not None:
-        if not why_not_served(found.question, found.chosen):
-            config = config_text(found.question, found.chosen, found.memory.config)
-        elif out is not None:
-            config_text(found.question, found.chosen, found.memory.config)  # says why not
-    if out is not None and config:
-        out.write_text(config, encoding="utf-8")
-        typer.echo(f"configuration: {out}", err=True)
+    if found.chosen is not None and found.memory is not None and not why_not_served(found.question, found.chosen):
+        config = config_text(found.question, found.chosen, found.memory.config)
     if html is not None:
         from paceline.assemble.plan_page import write_plan_page
 
         write_plan_page(found, html, config=config)
         typer.echo(f"page: {html}", err=True)
+    if out is None:
+        return
+    if found.chosen is None or found.memory is None:
+        typer.echo(f"nothing fits: {out} is not written", err=True)
+        return
+    out.write_text(config or config_text(found.question, found.chosen, found.memory.config), encoding="utf-8")
+    typer.echo(f"configuration: {out}", err=True)
 
 
 SHORT = ("layout", "chunk", "rows", "good/s", "1 lost", "TTFT p95", "TPOT", "cost/M", "part", "bytes")

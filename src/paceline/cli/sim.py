@@ -21,14 +21,19 @@ ENGINE, FLEET, LOAD, ANSWER = "Engine", "Fleet", "Load", "Answer"
 def sim(
     context: typer.Context,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Model, or a card of the planner.", rich_help_panel=ENGINE)
-    ] = "smollm2-135m",
+        str | None,
+        typer.Option("--model", "-m", help="Model, or a card of the planner; else --config's.", rich_help_panel=ENGINE),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(help="Card of the planner's table; this machine if left out.", rich_help_panel=ENGINE),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="File of `paceline calibrate`: prices that were timed.", rich_help_panel=ENGINE)
+        Path | None,
+        typer.Option(
+            help="File of `paceline calibrate` for this model. Left out, as --device: this machine's, if there is one.",
+            rich_help_panel=ENGINE,
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML of options, as `serve` takes it.", rich_help_panel=ENGINE)
@@ -85,7 +90,7 @@ def sim(
         if out is not None:
             refuse_used(out)
         changes: list[Outage | Joining] = [*map(_outage, fail or ()), *_joining(join or ())]
-        flags = {**dict(map(_setting, set_ or ())), "model": model}
+        flags = dict(map(_setting, set_ or ())) | ({} if model is None else {"model": model})
         engine = simulated_engine(load_config(config, flags), card=device, calibration=calibration)
         spec = load_workload(
             workload, engine, num_replicas=replicas, rate=rate, duration_s=duration, num_requests=num_requests

@@ -98,8 +98,13 @@ KV_FORMATS = {
 
 
 def kv_format(dtype: str, spec: ModelSpec) -> KVFormat:
-    """Of a cache of `dtype` for the model. Raises UnsupportedError for a model whose cache cannot be kept so."""
-    found = KV_FORMATS[dtype]
+    """Of a cache of `dtype` for the model. Raises UnsupportedError for a type that no cache is kept in, and for a model
+    whose cache cannot be kept so."""
+    found = KV_FORMATS.get(dtype)
+    if found is None:
+        raise UnsupportedError(
+            "no KV cache is kept in this type", seen=dtype, expected=", ".join(KV_FORMATS), fix="leave it at auto"
+        )
     if found.scale_bytes and (spec.latent is not None or spec.head_dim % 4):
         raise UnsupportedError(
             f"this model's KV cache cannot be kept as {dtype}",

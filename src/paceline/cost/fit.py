@@ -18,7 +18,8 @@ observation, with `z` its amounts in units of its expected time and `r` its rela
 - *Never negative*: a weight that an update takes below 0 is set to 0, and the others move as the covariance says.
 
 Plain floats in one order and correctly rounded operations only (square roots, no powers or logarithms), so the same
-observations give the same bits on any machine: decisions that rest on prices can be replayed.
+observations give the same bits on any machine and in any version of Python: decisions that rest on prices can be
+replayed. Sums are `fsum`, which rounds once: the built-in `sum` rounds each addition until 3.11 and fewer from 3.12 on.
 
 Sources: R. E. Kalman, J. Basic Eng. 82, 1960; P. J. Huber, Ann. Math. Stat. 35, 1964; projection onto a constraint: D.
 Simon, IET Control Theory Appl. 4(8), 2010.
@@ -27,7 +28,7 @@ Simon, IET Control Theory Appl. 4(8), 2010.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import fsum, sqrt
 
 HUBER = 2.0  # standard deviations
 HUBER_MEAN = 0.9205  # of min(x, HUBER) squared, x from a standard normal distribution
@@ -63,13 +64,13 @@ class PriceFit:
 
     def expected(self, amounts: Sequence[float]) -> float:
         """Milliseconds of a step with these amounts."""
-        return sum([p * a for p, a in zip(self.prices, amounts, strict=False)])
+        return fsum([p * a for p, a in zip(self.prices, amounts, strict=False)])
 
     def uncertainty(self, amounts: Sequence[float]) -> float:
         """Variance of the relative error of `expected` that is due to the weights alone."""
         inverse = 1.0 / max(self.expected(amounts), MIN_MS)
         parts = [(i, a * self.scale[i] * inverse) for i, a in enumerate(amounts) if a]
-        return max(0.0, sum([a * b * self._covariance[i][j] for i, a in parts for j, b in parts]))
+        return max(0.0, fsum([a * b * self._covariance[i][j] for i, a in parts for j, b in parts]))
 
     @property
     def covariance(self) -> tuple[float, ...]:
@@ -83,8 +84,8 @@ class PriceFit:
         scale, covariance = self.scale, self._covariance
         parts = [(i, a * scale[i] * inverse) for i, a in enumerate(amounts) if a]
         error = (ms - expected) * inverse
-        gain = [sum([row[i] * a for i, a in parts]) for row in covariance]
-        own = max(0.0, sum([gain[i] * a for i, a in parts]))
+        gain = [fsum([row[i] * a for i, a in parts]) for row in covariance]
+        own = max(0.0, fsum([gain[i] * a for i, a in parts]))
         total = own + self.noise
         deviation = abs(error) / sqrt(total)
         if deviation > HUBER:

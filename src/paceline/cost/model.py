@@ -8,12 +8,12 @@ those, which observes the same steps, gives the same answers to the bit. That is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, sqrt
 from typing import Protocol
 
 from paceline.contracts.ports import Prices, StepShape
 from paceline.cost.estimate import NINE_IN_TEN, Estimate, Tier
-from paceline.cost.features import KNOTS, decode_shape, features, prefill_shape
+from paceline.cost.features import KNOTS, NUM_FEATURES, decode_shape, features, prefill_shape
 from paceline.cost.fit import PriceFit
 from paceline.cost.prior import HIGH, LOW
 from paceline.cost.room import most_tokens
@@ -38,7 +38,7 @@ class StepCost:
 
     `low`, `high` [5]: the smallest and largest step observed (positions, rows, logits, context, further pairs);
     `timed` [5 * n]: sizes that were timed on purpose, one after another. `learning=0`: `observe` does nothing.
-    `passed`: steps since the last one that was learnt from.
+    `passed`: steps since the last one that was learnt from. Raises ValueError for what are no prices.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class StepCost:
         learning: float = 1,
         passed: float = 0,
     ) -> None:
+        _check(scale, weights, covariance, (noise, run, num_observed, passed), low, high, timed)
         self._fit = PriceFit(scale, weights, covariance, noise, int(run), int(num_observed))
         self._low, self._high = list(low), list(high)
         self._timed = tuple(timed)
@@ -162,6 +163,30 @@ class StepCost:
 
 
 SIZES = ("positions", "rows", "rows of logits", "tokens of context", "further pairs")
+
+
+def _check(
+    scale: Sequence[float],
+    weights: Sequence[float],
+    covariance: Sequence[float] | None,
+    numbers: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    timed: Sequence[float],
+) -> None:
+    """Raise ValueError for arguments that no `prices` has: they may come from a file."""
+    for name, values in (("scale", scale), ("weights", weights), ("low", low), ("high", high), ("timed", timed)):
+        if not all(0.0 <= value < inf for value in values):
+            raise ValueError(f"{name}: a number is not 0 or more")
+    triangle = () if covariance is None else covariance
+    if not (all(-inf < value < inf for value in (*triangle, *numbers)) and numbers[0] > 0.0):
+        raise ValueError("a number is not finite, or there is no noise")
+    if not (len(scale) == len(weights) == NUM_FEATURES):
+        raise ValueError(f"{len(scale)} scales and {len(weights)} weights, expected {NUM_FEATURES}")
+    if covariance is not None and len(covariance) != NUM_FEATURES * (NUM_FEATURES + 1) // 2:
+        raise ValueError(f"{len(covariance)} covariances, expected the upper triangle of {NUM_FEATURES} prices")
+    if len(low) != len(high) or len(low) not in (0, len(SIZES)) or len(timed) % len(SIZES):
+        raise ValueError(f"{len(low)}, {len(high)} and {len(timed)} sizes of step, expected {len(SIZES)} for each")
 
 
 def sizes(amounts: Sequence[float]) -> tuple[float, ...]:

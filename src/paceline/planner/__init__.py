@@ -7,7 +7,8 @@
     lint/                  rules about configurations and runs, a package of its own
 
 Step times come from `cost`, memory from the ledger that engines start with; nothing is measured here. Pure: no clock,
-no file, no torch. May import contracts, config, cost; later the simulator, through the one seam `Verify`.
+no file, no torch. Imports contracts, config, cost. A second opinion on the best candidates has one seam, `Verify`: this
+version has a simulator (`paceline.sim`) and does not join the two.
 """
 
 from __future__ import annotations

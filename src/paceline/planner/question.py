@@ -35,6 +35,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     weights: str = "bf16"  # a name of `cost.shards.FORMATS`
     stored_bytes: int | None = None  # all weights as the engine would hold them, instead of by format; one device only
+    dtype: str = "bfloat16"  # that the engine computes in
     dtype_bytes: int = 2  # of activations
     reference: bool = False  # attention by the tiles of the reference numerics
     widened: bool = False  # half precision that is computed in float32

@@ -1,7 +1,7 @@
 """Every layout judged, the best one chosen, the others with the reason they were not.
 
 For each layout and chunk size: does the fullest rank's memory hold, how many rows may run, what load do these carry
-within the targets. The chunk that carries most stands for its layout. With a rate to carry, the fewest devices that
+within the targets. The chunk that ranks first stands for its layout. With a rate to carry, the fewest devices that
 carry it win, then what is left when one of them fails, then room to spare; without one, the most good requests per
 second.
 """
@@ -79,7 +79,7 @@ def search(question: Question, *, verify: Verify | None = None, num_verified: in
         steps = cache(partial(layout_steps, question, layout))  # of all chunk sizes, and only if memory holds
         options = [judge(question, layout, chunk, steps) for chunk in chunk_sizes(question)]
         judged += len(options)
-        found.append(max(options, key=lambda c: (c.fits, c.capacity_rps)))
+        found.append(min(options, key=partial(rank, question)))
     ranked = sorted(found, key=lambda c: rank(question, c))
     if verify is not None:
         best = [c for c in ranked if c.fits][:num_verified]
@@ -165,7 +165,7 @@ def _loaded(question: Question, candidate: Candidate, replica: Replica, steps: L
         layout = msgspec.structs.replace(layout, replicas=min(layout.replicas, needed))
         operating = replica.at_rate(min(asked / layout.replicas, capacity.rate_rps)) or capacity
     all_rps = layout.replicas * capacity.goodput_rps
-    goodput = all_rps if asked is None else layout.replicas * operating.goodput_rps
+    goodput = all_rps if asked is None else min(asked, layout.replicas * operating.goodput_rps)
     after = (layout.replicas - 1) * capacity.goodput_rps
     estimate = steps.estimate(max(1, round(capacity.rows)), replica.context)
     price = question.price_per_hour

@@ -25,6 +25,15 @@ def why_not_served(question: Question, candidate: Candidate) -> str:
         return f"models of the family {question.spec.family} are not in this version"
     if question.kept.weights != "bf16" and question.kept.stored_bytes is None:
         return f"checkpoints in {question.kept.weights} are not read in this version"
+    return _why_not_cached(question)
+
+
+def _why_not_cached(question: Question) -> str:
+    kept, kind = question.kept, question.card.spec.kind
+    if kept.kv_cache_dtype == "int8" and kind == "cuda":
+        return "no kernel of this version reads an int8 KV cache on CUDA; the reference one is slower than planned"
+    if kept.kv_cache_dtype not in ("auto", "int8", kept.dtype):
+        return f"an engine that computes in {kept.dtype} keeps no KV cache in {kept.kv_cache_dtype}"
     return ""
 
 

@@ -32,6 +32,8 @@ from paceline.planner.step import LayoutSteps
 from paceline.planner.traffic import Floats, Traffic
 
 FULLEST = 0.98  # a chunk in more of the steps than that: no steady state
+LEAST_ROWS = 1e-3  # a load below that is none
+TOLERANCE = 5e-4  # of rows, relative
 GRID = sorted({n * m // 2 for n in (1 << k for k in range(1, 14)) for m in (1, 2, 3)} - {0})  # 1, 2, 3, 4, 6, 8, 12 ...
 
 
@@ -107,32 +109,28 @@ class Replica:
 
     def at_rate(self, rate_rps: float) -> Operating | None:
         """None: more than it can carry, good or not."""
-        low, high = 0.0, float(self.seats)
-        top = self._fullest(high)
-        if top is None or top.rate_rps < rate_rps:
+        top, alone = self._fullest(float(self.seats)), self.at_rows(0.0, quantiles=False)
+        if top is None or alone is None or top.rate_rps < rate_rps:
             return None
-        high = top.rows
-        for _ in range(16):
-            middle = (low + high) / 2
-            found = self.at_rows(middle, quantiles=False)
-            if found is not None and found.rate_rps < rate_rps:
-                low = middle
-            else:
-                high = middle
-        return self.at_rows(high)
+
+        def below(rows: float) -> bool:
+            found = self.at_rows(rows, quantiles=False)
+            return found is not None and found.rate_rps < rate_rps
+
+        # By Little's law with the shortest step there is, and half of it for steps that are not quite monotone
+        least = rate_rps * self.traffic.mean_output * alone.step_ms / 2e3
+        return self.at_rows(_bisect(below, min(least, top.rows), top.rows)[1])
 
     def capacity(self) -> Operating | None:
         """The highest load at which the share of requests that the class asks for meets every target; None: none."""
-        low, high = 0.0, float(self.seats)
-        best: Operating | None = None
-        for _ in range(14):
-            middle = (low + high) / 2
-            found = self.at_rows(middle, quantiles=False)
-            if found is not None and found.attainment >= self.slo.share:
-                low, best = middle, found
-            else:
-                high = middle
-        return None if best is None else self.at_rows(best.rows)
+
+        def good(rows: float) -> bool:
+            found = self.at_rows(rows, quantiles=False)
+            return found is not None and found.attainment >= self.slo.share
+
+        if not good(LEAST_ROWS):
+            return None
+        return self.at_rows(_bisect(good, LEAST_ROWS, float(self.seats))[0])
 
     # --- parts
 
@@ -181,6 +179,15 @@ class Replica:
         """The most loaded steady state with at most `rows`."""
         full = FULLEST * self.traffic.mean_output * self.chunk * self.steps.num_servers / float(self.prompts.mean())
         return self.at_rows(min(rows, full * (1 - 1e-9)), quantiles=False)
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """The two ends of where `holds` turns false, `TOLERANCE` of each other apart: between positive numbers, on their
+    logarithm, so that a small load is found as well as a large one. It holds at `low`."""
+    while high > low * (1 + TOLERANCE):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def _at_most(limit: float, mean: float) -> float:

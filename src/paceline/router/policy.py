@@ -115,8 +115,9 @@ class PredictedSeconds:
     """Expected time to the first token, from the loads and the prices of a step.
 
     Prompt tokens that wait there and those of this request that are not cached are computed in steps of at most
-    `step_tokens`, and each such step also carries a token for each row that decodes. When all `max_rows` are taken, a
-    row comes free about every `mean_output_tokens / max_rows` steps.
+    `step_tokens`, shared out evenly, and each such step also carries a token for each row that decodes. Prompts that
+    wait count as equally long. When all `max_rows` are taken, a row comes free about every
+    `mean_output_tokens / max_rows` steps.
     """
 
     looks_at_cache = True
@@ -135,15 +136,27 @@ class PredictedSeconds:
     def seconds(self, ask: Ask, load: Load) -> float:
         """To the first token of `ask` on that replica."""
         cached = min(ask.cached(load.replica), max(0, ask.num_prompt - 1))
-        own = ask.num_prompt - cached
-        ms = self._cost.prefill_ms(load.prefill_tokens) + self._cost.prefill_ms(own, cached)
-        rows = min(load.num_decoding, self._max_rows)
-        step_ms = self._decode_ms(rows, load.context_tokens)
-        num_steps = -(-(load.prefill_tokens + own) // self._step_tokens)
+        own = max(1, ask.num_prompt - cached)
+        rows, context = min(load.num_decoding, self._max_rows), load.context_tokens
+        ahead, waiting = load.prefill_tokens, load.num_waiting
+        pairs = own * cached + _pairs(own) + (waiting * _pairs(ahead / waiting) if waiting else 0.0)
+        num_steps = -(-(ahead + own) // self._step_tokens)
+        prompts = -(-(waiting + 1) // num_steps)
+        tokens = rows + -(-(ahead + own) // num_steps)
+        ms = num_steps * self._cost.step_ms(
+            StepShape(
+                num_tokens=tokens,
+                num_rows=rows + prompts,
+                num_sampled=rows + prompts,
+                context_tokens=context + cached // num_steps,
+                attention_pairs=context + rows + round(pairs / num_steps),
+            )
+        )
         missing = load.num_open + 1 - self._max_rows
         if missing > 0:
-            num_steps += round(missing * self._mean_output_tokens / self._max_rows)
-        return (ms + num_steps * step_ms) / 1e3
+            num_waited = round(missing * self._mean_output_tokens / self._max_rows)
+            ms += num_waited * self._decode_ms(rows, context)
+        return ms / 1e3
 
     def _decode_ms(self, rows: int, context: int) -> float:
         rows = max(1, rows)
@@ -156,6 +169,11 @@ class PredictedSeconds:
                 attention_pairs=context + rows,
             )
         )
+
+
+def _pairs(num_tokens: float) -> float:
+    """Query-key pairs of a prompt of so many tokens."""
+    return num_tokens * (num_tokens + 1) / 2
 
 
 def make_policy(

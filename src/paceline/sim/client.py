@@ -1,7 +1,8 @@
 """The load's side of a simulation: which request comes when, as the lab's load generator would send it.
 
 Scheduled requests come at their times. Later turns of a session follow the end of the turn before; a closed loop keeps
-its slots busy as long as the span lasts. A client needs no time of its own: what it sends arrives at once.
+its slots busy as long as the span lasts. A client needs no time of its own: what it sends arrives at once. Only a slot
+whose request was refused waits `REFUSAL_S`, or a full queue would eat the whole plan in one instant.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from paceline.contracts.workload import PlannedRequest
 from paceline.lab.workload import Plan
 
 GOES_ON = frozenset({Outcome.OK, Outcome.TRUNCATED, Outcome.CLIENT_CANCEL})  # a session does after such a turn
+REFUSED = frozenset({Outcome.REJECTED, Outcome.HTTP_ERROR})
+REFUSAL_S = 0.001  # until a slot is free again: a short round trip, assumed
 
 
 class Client:
@@ -59,8 +62,9 @@ class Client:
                 turns.clear()  # they were never due
         if request.loop_slots is not None:
             self._idle[request.stream] += 1
-            for each in self._fill(request.stream, time):
-                yield time, each
+            at_s = time + REFUSAL_S if outcome in REFUSED else time
+            for each in self._fill(request.stream, at_s):
+                yield at_s, each
 
     def lost(self, request: PlannedRequest) -> list[PlannedRequest]:
         """Turns that will never be sent, because this one of their session ended badly."""

@@ -214,8 +214,7 @@ class Cluster:
         elif waits_s is not None:
             how = (Outcome.TIMEOUT, f"client: after {waits_s:g} s")
             self._events.push(now + waits_s, EventKind.CLIENT, planned.id, how)
-        if replica.is_idle:
-            replica.begin(now)
+        replica.wake(now)
         self._schedule(replica)
         return None
 

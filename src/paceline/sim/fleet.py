@@ -1,10 +1,11 @@
-"""A simulation in one call: what a replica is, what a step costs, a plan of requests, and how they are routed.
+"""A simulation put together: what a replica is, what a step costs, a plan of requests, and how they are routed.
 
     plan = make_plan(spec, seed=0)
-    totals = simulate(replica, cost, plan, on_end=records.append)
+    totals = make_cluster(replica, cost, plan, on_end=ended.append).run()
 
-What is not simulated is refused elsewhere or left out for good: text, networks, the client's and the server's own time,
-drafts, lower tiers of the KV cache, prefill and decode on different replicas.
+`assemble.sim.simulate` does the same from a configuration, and makes the lab's records. What is not simulated is
+refused elsewhere or left out for good: text, networks, the client's and the server's own time, drafts, lower tiers of
+the KV cache, prefill and decode on different replicas, replicas that come and go with the load.
 """
 
 from __future__ import annotations

@@ -112,6 +112,11 @@ class Replica:
 
     # steps
 
+    def wake(self, now: float) -> None:
+        """Somebody came: unless something is under way, `advance` and `begin` at `now`, after all who come then."""
+        if self.is_idle and self.next_time > now:
+            self._wake_at(now)
+
     def begin(self, now: float) -> None:
         """Begin what comes next, if there is anything. Only while idle."""
         assert self.is_idle

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Message: TypeAlias = Mapping[str, Any]
 MAX_CHARS = 1 << 22  # of a rendered chat, unless the caller knows better
+_MAX_WHERE = 200  # characters of a place in a message; longer ones are cut
 NO_TEMPLATE = "this model has no chat template: it is a base model, which continues text"
 NO_TEMPLATE_FIX = "send the prompt as plain text, or give a template with --chat-template FILE"
 
@@ -285,15 +286,15 @@ def _is_list(value: object) -> bool:
 
 
 def _check_text(value: Any, where: str) -> None:
-    """Every string of a plain value is valid Unicode."""
+    """Every string of a plain value is valid Unicode. The place is cut at each level: it is made for every value."""
     if isinstance(value, str):
         utf8(value, where)
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check_text(item, f"{where}.{key}")
+            _check_text(item, f"{where}.{key[:_MAX_WHERE]}"[:_MAX_WHERE])
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _check_text(item, f"{where}[{index}]")
+            _check_text(item, f"{where}[{index}]"[:_MAX_WHERE])
 
 
 def _plain(value: Any) -> Any:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from paceline.errors import ConfigError, RequestError
 from paceline.text.reasoning import ReasoningFormat, detect_reasoning, get_reasoning
 from paceline.text.tools import DEFAULT_FORMAT, detect_format, get_format, takes_tools
 
 if TYPE_CHECKING:
+    from paceline.text.chat_template import ChatTemplate
     from paceline.text.pipeline import TextPipeline
     from paceline.text.tokenizer import TextTokenizer
 
@@ -29,6 +31,7 @@ class Dialect(msgspec.Struct, frozen=True):
     reasoning: ReasoningFormat | None
     shows_tools: bool  # the template shows the model the tools it is given
     shows_calls: bool  # and the calls of earlier turns
+    takes_system: bool = True  # False: it refuses a system message. Only known where tools have to be told in one
 
 
 @lru_cache(maxsize=8)
@@ -46,7 +49,19 @@ def dialect_of(pipeline: TextPipeline, *, tools: bool = False, calls: str = AUTO
     markers = None
     if reasoning != NONE:
         markers = detect_reasoning(source) if reasoning == AUTO else get_reasoning(reasoning)
-    return Dialect(found, markers, shows_tools, "tool_calls" in (source or ""))
+    takes_system = not tools or shows_tools or source is None or _takes_system(pipeline.template)
+    return Dialect(found, markers, shows_tools, "tool_calls" in (source or ""), takes_system)
+
+
+def _takes_system(template: ChatTemplate) -> bool:
+    """Tried out: the words with which templates refuse differ."""
+    try:
+        template.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
+    except RequestError:
+        return False
+    except ConfigError:  # it is no template: said when somebody writes a message
+        return True
+    return True
 
 
 class _Entries:

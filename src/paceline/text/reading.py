@@ -253,6 +253,6 @@ def _joined(pieces: Iterable[Piece]) -> list[Part]:
             case CallEnded():
                 assert call is not None
                 close()
-                parts.append(ToolCall(call.name, "".join(arguments), call.id))
+                parts.append(ToolCall(call.name, "".join(arguments), call.id, piece.complete))
     close()
     return parts

@@ -8,7 +8,7 @@ from tests.fakes.tiny_models import tiny_executor
 
 from paceline.assemble.calibrate import StepTimer, calibrate, calibrate_core
 from paceline.assemble.core import build_core
-from paceline.assemble.step_cost import load_calibration
+from paceline.assemble.step_cost import load_calibration, timed_here
 from paceline.config import Environment, load_config
 from paceline.cost.cells import Limits, cell_plan, filling_plans, grid, held_out
 from paceline.errors import ConfigError
@@ -43,6 +43,7 @@ def test_what_was_timed_is_saved_and_the_next_engine_begins_with_it(tmp_path: Pa
     built = build_core(config, environment=environment)
     try:
         assert built.cost_key == found.key
+        assert timed_here(home, config, built.spec, built.device, built.dtype) == found
         assert str(path) in built.cost_source
         assert built.prior.step_ms(found.cells[0].shape) > 0.0
         again = calibrate_core(built, rounds=3)

@@ -97,6 +97,32 @@ def test_windows_and_experts_under_their_other_names():
     assert spec.experts.num_active == 4
 
 
+@pytest.mark.parametrize(
+    ("changed", "dense"),
+    [
+        ({}, set()),
+        ({"mlp_only_layers": [0, 5], "decoder_sparse_step": 1}, {0, 5}),
+        ({"decoder_sparse_step": 2}, set(range(0, 32, 2))),
+        ({"first_k_dense_replace": 1, "moe_layer_freq": 2}, {0, *range(1, 32, 2)}),
+    ],
+)
+def test_layers_without_experts(changed, dense):
+    spec, _ = sizes_from_config({**MIXTRAL, **changed}, name="x", where="config.json")
+    assert {i for i, layer in enumerate(spec.layers) if not layer.routed} == dense
+
+
+def test_a_window_without_a_list_of_layers():
+    def windows(**changed):
+        spec, _ = sizes_from_config({**MIXTRAL, "sliding_window": 512, **changed}, name="x", where="config.json")
+        return {layer.window for layer in spec.layers}
+
+    assert windows() == {512}
+    assert windows(model_type="qwen3_moe", use_sliding_window=False) == {None}
+    for family in ({"model_type": "qwen2_moe", "use_sliding_window": True}, {"model_type": "gpt_oss"}):
+        with pytest.raises(UnsupportedError, match="which layers have a window"):
+            windows(**family)
+
+
 def test_a_quantised_checkpoint_of_a_family_that_is_built():
     spec, weights = sizes_from_config(
         {**LLAMA, "quantization_config": {"quant_method": "awq", "bits": 4}}, name="x", where="config.json"
@@ -111,7 +137,19 @@ def test_an_unknown_quantisation_is_refused(quantised):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"layer_types": ["other"] * 32}, {"num_local_experts": None}, {"hidden_size": "wide"}]
+    "changed",
+    [
+        {"layer_types": ["other"] * 32},
+        {"layer_types": ["sliding_attention"] * 32},
+        {"num_local_experts": None},
+        {"hidden_size": "wide"},
+        {"n_shared_experts": "two"},
+        {"first_k_dense_replace": -1},
+        {"moe_layer_freq": 1.5},
+        {"decoder_sparse_step": [1]},
+        {"mlp_only_layers": "0"},
+        {"mlp_only_layers": [0.5]},
+    ],
 )
 def test_unusable_values_are_refused(changed):
     with pytest.raises(ModelError):

@@ -131,13 +131,15 @@ def test_what_cannot_be_is_refused(run, tmp_path, eight_billion):
     for arguments, words in (
         ((run, "--set", "max_num_seqs=3", "--slo", "tpot=1s"), "--set, --slo"),
         ((tmp_path,), "nothing to lint"),
+        ((run, "--against", tmp_path), "run.json"),
+        ((eight_billion, "--device", "l4", "--set", "model=/no/such/folder"), "/no/such/folder"),
         ((run, "--fail-on", "info"), "--fail-on was not understood"),
         ((eight_billion, "--device", "l5"), "no such device"),
         ((eight_billion, "--device", "l4", "--set", "max_num_seq=3"), "max_num_seqs"),
         (("--explain", "PL999"), "no such rule"),
     ):
         done = typed(*arguments)
-        assert done.exit_code in (1, 2), done.output
+        assert done.exit_code == 2, done.output
         assert words in done.stderr
 
 
@@ -161,6 +163,10 @@ def test_findings_lie_beside_a_run_and_on_its_page(run):
     (run / "lint.json").write_text("{")
     assert "lint.json cannot be read" in render_report(run).read_text("utf-8")
     assert "was not looked at" in keep_findings([run / "no"])[0]
+    (run / "lint.json.new").mkdir()  # cannot be written: the findings are told all the same
+    lines = keep_findings([run])
+    assert "no lint.json beside" in lines[0]
+    assert any("PL203" in line for line in lines)
 
 
 def test_an_experiment_is_linted_with_its_runs_and_shows_it_by_step(run, tmp_path):
@@ -184,3 +190,10 @@ def test_an_experiment_is_linted_with_its_runs_and_shows_it_by_step(run, tmp_pat
     by_node = findings_by_node(folder)
     assert "PL205" in dict(by_node["wide"])
     assert "PL203" in dict(by_node["base"])
+    (folder / "nodes" / "base" / "run.json").write_text("{")
+    by_node = findings_by_node(folder)
+    assert "was not looked at" in dict(by_node["base"])["lint"]
+    assert {"PL203", "PL205"} <= set(dict(by_node["wide"]))
+    page = render_report(folder, findings=by_node).read_text("utf-8")
+    assert "was not looked at" in page
+    assert typed(folder).exit_code == 2

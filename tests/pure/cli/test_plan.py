@@ -1,16 +1,19 @@
 """`paceline plan` as typed: tables, files, and words that mean nothing."""
 
+import io
 import json
 import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from paceline.assemble.plan import NUM_QUANTILES, Asked, find_card, quantiles, read_profile
+from paceline.assemble.plan import NUM_QUANTILES, Asked, find_card, quantiles, read_profile, read_question
 from paceline.assemble.plan import plan as make
 from paceline.cli.main import app
-from paceline.config import load_config
+from paceline.cli.plan import show
+from paceline.config import load_config, read_environment
 from paceline.errors import ConfigError
 
 CARD = ["--model", "llama-3.1-8b", "--device", "h100-sxm", "--slo", "ttft=500ms,tpot=30ms"]
@@ -39,16 +42,21 @@ def test_the_answer_the_tables_and_the_files(tmp_path):
 
 def test_a_rate_and_a_plan_that_cannot_be_served(tmp_path):
     done = run("--model", "llama-3.1-70b", "--device", "h100-sxm", "--devices", "8", "--slo", "ttft=2s,tpot=60ms",
-               "--rate", "2", "--out", str(tmp_path / "serve.toml"))  # fmt: skip
+               "--rate", "2", "--input", "60", "--out", str(tmp_path / "serve.toml"),
+               "--html", str(tmp_path / "plan.html"))  # fmt: skip
     assert done.exit_code == 2, done.output
     assert "no file for this plan" in done.output
     assert "of 2 asked for" in done.output
     assert not (tmp_path / "serve.toml").exists()
+    assert "Why this layout" in (tmp_path / "plan.html").read_text()  # the page is there all the same
 
 
-def test_nothing_fits():
-    done = run("--model", "llama-3.1-70b", "--device", "l4", "--slo", "ttft=2s,tpot=60ms")
+def test_nothing_fits(tmp_path):
+    out = tmp_path / "serve.toml"
+    done = run("--model", "llama-3.1-70b", "--device", "l4", "--slo", "ttft=2s,tpot=60ms", "--out", str(out))
     assert done.exit_code == 1
+    assert "nothing fits" in done.stderr
+    assert not out.exists()
     assert "No layout of 1 x l4 serves llama-3.1-70b" in done.output
 
 
@@ -98,10 +106,21 @@ def test_lengths_as_people_write_them(tmp_path):
 def test_a_folder_with_sizes_alone_can_be_planned_for(tmp_path):
     sizes = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, **heads}))
-    found = make(Asked(model=str(tmp_path), device="l4", input="20", output="8", slo="ttft=1s,tpot=50ms"))
+    folder = tmp_path / "my[" / "x]model"  # no markup of the terminal
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, **heads}))
+    found = make(Asked(model=str(folder), device="l4", input="20", output="8", slo="ttft=1s,tpot=50ms"))
     assert found.chosen is not None
     assert found.question.kept.weights == "bf16"
+    console = Console(file=io.StringIO(), width=400)
+    show(console, found)
+    assert "my[/x]model" in console.file.getvalue()
+
+
+def test_codes_of_eight_bits_are_read_by_the_reference_on_a_gpu():
+    for kind, tiles in (("int8", True), ("auto", False)):
+        asked = Asked(model="llama-3.1-8b", device="l4", kv_cache_dtype=kind)
+        assert read_question(asked, read_environment()).kept.reference is tiles
 
 
 def test_names_are_found():

@@ -70,7 +70,8 @@ class FlatPrior:
 def test_timed_prices_are_taken_from_a_calibration_file(tmp_path: Path) -> None:
     key = CalibrationKey(
         device="cuda h", num_cores=1, num_threads=1, model="m", revision="r", dtype="bfloat16", weights="w",
-        activations="float", kv_bytes_per_token=1.0, numerics="fast", kernels="k", paceline="0", torch="0",
+        activations="float", kv_bytes_per_token=2.0 * 32 * 8 * 128 * 2, numerics="fast", kernels="k",
+        paceline="0", torch="0",
     )  # fmt: skip
     cell = TimedCell(cell="a row", shape=decode_shape(1, 64), ms=10.0, spread=0.0, tries=3)
     prices = StepCost.from_prior(FlatPrior()).prices
@@ -85,6 +86,10 @@ def test_timed_prices_are_taken_from_a_calibration_file(tmp_path: Path) -> None:
     assert "prices: 1 sizes of step timed for m on cuda h" in text
     tpot = read_run(out).metrics.whole.latency["tpot"].p50.value
     assert tpot == pytest.approx(0.010, rel=1e-6)
+    code, text = sim("--calibration", str(file), "--set", "dtype=float32")
+    assert code == 2
+    assert "of something else" in text
+    assert "dtype bfloat16, kv_bytes_per_token 131072" in " ".join(text.split())
     code, text = sim("--calibration", str(tmp_path / "none.json"))
     assert code == 2
     assert "cannot be read" in text
@@ -97,6 +102,8 @@ def test_timed_prices_are_taken_from_a_calibration_file(tmp_path: Path) -> None:
         (["--device", "h1000"], "no device of this name"),
         (["--fail", "0"], "--fail was not understood"),
         (["--set", "max_num_seqs"], "--set was not understood"),
+        (["--set", "kv_cache_dtype=fp8"], "no KV cache is kept in this type"),
+        (["--set", "quantization=int8"], "rounded to 8 bits are not simulated"),
         (["--workload", "matrix"], "one workload is simulated at a time"),
     ],
 )
@@ -104,3 +111,14 @@ def test_what_cannot_be_is_bad_input(options: list[str], words: str) -> None:
     code, text = sim(*options)
     assert code == 2
     assert words in text
+
+
+def test_the_model_is_that_of_the_file_unless_one_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('[model]\nmodel = "qwen2.5-7b"\n')
+    card = ["sim", "--config", str(file), "--device", "h100-sxm", "--num-requests", "2"]
+    for more, name in (((), "qwen2.5-7b"), (("--model", "llama-3.1-8b"), "llama-3.1-8b")):
+        out = tmp_path / name
+        done = CliRunner().invoke(app, [*card, *more, "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        assert read_run(out).info.target.model == name

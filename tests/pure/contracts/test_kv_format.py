@@ -40,6 +40,11 @@ def test_no_scales_for_a_cache_that_has_no_heads_or_odd_ones():
         kv_format("bfloat16", spec)
 
 
+def test_a_type_that_no_cache_is_kept_in_is_refused_with_those_there_are():
+    with pytest.raises(UnsupportedError, match=r"fp8.*float32, bfloat16, float16, int8"):
+        kv_format("fp8", SMOLLM2)
+
+
 def test_a_profile_plans_with_what_is_held():
     config = load_config(None, {"profile": "long-context"})
     plain = resolve_knobs(config, SMOLLM2, LAPTOP, dtype_bytes=4)

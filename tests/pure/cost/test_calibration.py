@@ -11,7 +11,15 @@ from paceline.assemble.step_cost import (
     save_calibration,
     start_cost,
 )
-from paceline.cost import Calibration, CalibrationKey, TimedCell, decode_calibration, decode_shape, encode_calibration
+from paceline.cost import (
+    Calibration,
+    CalibrationKey,
+    StepCost,
+    TimedCell,
+    decode_calibration,
+    decode_shape,
+    encode_calibration,
+)
 from paceline.cost.batch import fit_steps
 from paceline.cost.cells import Limits, grid, held_out
 from paceline.errors import ConfigError
@@ -76,8 +84,27 @@ def test_what_is_no_calibration_is_refused(data: bytes) -> None:
         decode_calibration(data)
 
 
-def test_prices_that_are_cut_short_are_refused(calibration: Calibration) -> None:
-    broken = msgspec.structs.replace(calibration, prices={**calibration.prices, "covariance": (1.0, 2.0)})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("covariance", (1.0, 2.0)),
+        ("weights", (1.0, 1.0)),
+        ("weights", (-1.0, *[1.0] * 9)),
+        ("scale", (1e999, *[1.0] * 9)),
+        ("scale", 1.0),
+        ("noise", 1e999),
+        ("noise", 0.0),
+        ("run", 1e999),
+        ("low", ()),
+        ("high", (1.0,)),
+        ("timed", (1.0, 2.0)),
+    ],
+)
+def test_prices_that_no_model_has_are_refused(calibration: Calibration, name: str, value: object) -> None:
+    prices = {**calibration.prices, name: value}
+    with pytest.raises((ValueError, TypeError)):
+        StepCost(**prices)
+    broken = msgspec.structs.replace(calibration, prices=prices)
     with pytest.raises(ConfigError, match="no calibration"):
         decode_calibration(encode_calibration(broken))
 

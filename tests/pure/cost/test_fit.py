@@ -18,6 +18,19 @@ PROBES = [
     joined(decode_shape(6, 300), prefill_shape(60)),
 ]
 
+GOLDEN = [
+    "0x1.6a029f7f28007p+1",
+    "0x1.e9f5cc61f3aa4p-5",
+    "0x1.2972f81abb30bp-4",
+    "0x1.0eb5b0494f885p-11",
+    "0x1.cf0545c401a7dp-9",
+    "0x1.8a5960fa9dba9p-5",
+    "0x1.e77807cd2ec80p-7",
+    "0x1.0b4858c215c14p-7",
+    "0x1.065a16339b3f3p-14",
+    "0x1.27297902fa938p-19",
+]
+
 
 def off_by(cost: StepCost, factor: float = 1.0) -> float:
     return max(abs(cost.step_ms(shape) / true_ms(shape, factor) - 1) for shape in PROBES)
@@ -132,3 +145,13 @@ def test_a_change_takes_a_run_of_steps_on_one_side() -> None:
     for _ in range(RUN):
         fit.observe(amounts, (1.0 + 20 * HUBER * math.sqrt(fit.noise)) * fit.expected(amounts))
     assert fit.run in (0, 1)
+
+
+def test_the_same_steps_give_these_very_bits() -> None:
+    """A journal that was recorded anywhere is replayed anywhere, so the last bit counts. No golden number is right or
+    wrong by itself: one that changes means that old journals are no longer replayed."""
+    fit = PriceFit(scale=[2.0, *[0.1] * 5, 0.05, 0.02, 1e-4, 1e-5], weights=[1.0, *[0.7] * 9])
+    for at in range(40):
+        shape = joined(decode_shape(1 + at % 7, 11 * at), prefill_shape(1 + 37 * at % 301))
+        fit.observe(features(shape), (3.0 + at % 5) * (9.0 if at % 9 == 8 else 1.0))
+    assert [price.hex() for price in fit.prices] == GOLDEN

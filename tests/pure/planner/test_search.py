@@ -8,7 +8,7 @@ from paceline.contracts.workload import SloClass
 from paceline.errors import ConfigError
 from paceline.planner import CARDS, Fleet, Kept, Layout, Traffic, make_plan
 from paceline.planner.layout import layouts
-from paceline.planner.search import bounds, rank, search
+from paceline.planner.search import bounds, chunk_sizes, judge, layout_steps, rank, search
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,25 @@ def test_the_fewest_devices_that_carry_a_rate_are_taken():
     assert plan.chosen.operating.rate_rps * plan.chosen.layout.replicas == pytest.approx(5.0, rel=0.01)
     tokens = plan.chosen.goodput_rps * plan.question.traffic.mean_output
     assert plan.chosen.cost_per_million == pytest.approx(plan.chosen.num_devices * 3.0 / 3600 / tokens * 1e6)
+
+
+def test_the_chunk_that_carries_the_rate_with_fewest_devices_stands_for_its_layout():
+    def options(ask):
+        return [judge(ask, Layout(replicas=2), c, lambda: layout_steps(ask, Layout())) for c in chunk_sizes(ask)]
+
+    best = max(options(question(devices=2)), key=lambda c: c.capacity_rps)
+    ask = question(devices=2, traffic=traffic(rate_rps=0.999 * best.capacity.rate_rps))
+    assert {c.num_devices for c in options(ask) if c.fits} == {1, 2}
+    found = search(ask).chosen
+    assert (found.chunk, found.num_devices) == (best.chunk, 1)
+    assert rank(ask, found) == min(rank(ask, c) for c in options(ask))
+
+
+def test_no_more_is_good_than_is_asked_for():
+    plan = make_plan(question(device="h200", traffic=traffic(rate_rps=0.01)))
+    assert plan.chosen.memory.seats > 500
+    assert plan.chosen.goodput_rps == pytest.approx(0.01, rel=1e-3)
+    assert plan.chosen.goodput_rps <= 0.01
 
 
 def test_more_than_the_fleet_carries_is_said():

@@ -5,6 +5,7 @@ import pytest
 from tests.pure.planner.kit import question, short
 
 from paceline.config import load_config
+from paceline.contracts.kv import KVFormat
 from paceline.contracts.workload import SloClass
 from paceline.errors import UnsupportedError
 from paceline.planner import Kept, config_text, make_plan, why_not_served
@@ -35,6 +36,11 @@ def test_a_name_with_quotes_stays_a_name(tmp_path):
         (question("llama-3.1-70b", devices=8, slo=SloClass(tpot_s=0.1), traffic=short()), "needs several"),
         (question("mixtral-8x7b", device="b200", slo=SloClass(tpot_s=0.1)), "family mixtral"),
         (question(kept=Kept(weights="fp8")), "fp8 are not read"),
+        (
+            question(kept=Kept(kv_cache_dtype="float16"), traffic=short()),
+            "computes in bfloat16 keeps no KV cache in float16",
+        ),
+        (question(kept=Kept(kv_cache_dtype="int8", kv=KVFormat(1, 4)), traffic=short()), "int8 KV cache on CUDA"),
     ],
 )
 def test_what_this_version_cannot_serve_has_no_file(ask, words):
@@ -42,6 +48,11 @@ def test_what_this_version_cannot_serve_has_no_file(ask, words):
     assert words in why_not_served(ask, plan.chosen)
     with pytest.raises(UnsupportedError, match="no file for this plan"):
         config_text(ask, plan.chosen, plan.memory.config)
+
+
+def test_a_cache_in_the_compute_type_has_one():
+    plan = make_plan(question(kept=Kept(kv_cache_dtype="bfloat16"), traffic=short()))
+    assert why_not_served(plan.question, plan.chosen) == ""
 
 
 def test_what_does_not_fit_has_none_either():

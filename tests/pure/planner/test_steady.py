@@ -88,6 +88,17 @@ def test_a_rate_is_found_again_and_too_much_is_none():
     assert one.at_rate(1e4) is None
 
 
+def test_a_small_load_is_found_among_thousands_of_seats():
+    found = replica(seats=4000).at_rate(0.01)
+    assert found.rate_rps == pytest.approx(0.01, rel=1e-3)
+    load = Traffic(input_tokens=np.array([2560.0]), output_tokens=np.array([10.0]))
+    alone = replica(load=load).at_rows(0.0)
+    tight = SloClass(ttft_s=1.01 * alone.ttft_p95_s, tpot_s=1.0)
+    few, many = (replica(tight, load, seats=seats).capacity() for seats in (64, 4000))
+    assert 0 < few.rows < 0.2
+    assert many.rows == pytest.approx(few.rows, rel=0.01)
+
+
 def test_few_seats_are_what_limits():
     slo = SloClass(ttft_s=5.0, tpot_s=1.0)
     few, many = replica(slo, seats=4).capacity(), replica(slo, seats=64).capacity()

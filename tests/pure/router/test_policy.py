@@ -21,10 +21,14 @@ from paceline.router import (
 
 
 class PerToken:
-    """A millisecond a prompt token that is not cached; a step of decode rows takes two."""
+    """Two milliseconds a step, one a position, and `pair_ms` for each pair beyond those of a step of decode rows."""
+
+    def __init__(self, pair_ms: float = 0.0) -> None:
+        self._pair_ms = pair_ms
 
     def step_ms(self, shape: StepShape) -> float:
-        return 2.0
+        further = shape.attention_pairs - shape.context_tokens - shape.num_tokens
+        return 2.0 + shape.num_tokens + self._pair_ms * further
 
     def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
         return float(num_tokens)
@@ -94,7 +98,17 @@ def test_predicted_seconds_waits_for_a_row_when_all_are_taken() -> None:
     load.num_decoding = 4
     free = Load(1)
     free.num_decoding = 3
-    assert policy.seconds(ask(), load) - policy.seconds(ask(), free) == pytest.approx(10 * 2.0 / 1e3)
+    waits_ms = 10 * (2.0 + 4)  # until a row ends, in steps of four
+    assert policy.seconds(ask(), load) - policy.seconds(ask(), free) == pytest.approx((waits_ms + 1) / 1e3)
+
+
+def test_predicted_seconds_prices_prompts_that_wait_each_by_itself() -> None:
+    """Eight prompts of 100 tokens have fewer pairs than one of 700."""
+    policy = PredictedSeconds(PerToken(pair_ms=1.0), step_tokens=2000, max_rows=64)
+    many, one = loads((8, 800), (1, 700))
+    pairs = 8 * 100 * 99 / 2 + 100 * 99 / 2
+    assert policy.seconds(ask(), many) == pytest.approx((2 + 900 + pairs) / 1e3)
+    assert policy.choose(ask(), [many, one]).replica == 0
 
 
 @pytest.mark.parametrize("name", POLICIES)

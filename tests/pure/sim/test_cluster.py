@@ -12,6 +12,7 @@ from tests.pure.sim.kit import plan_of, replica_spec, run_fleet, stream
 from paceline.contracts.slo import Outcome
 from paceline.errors import ConfigError
 from paceline.router import POLICIES
+from paceline.sim.client import REFUSAL_S
 from paceline.sim.cluster import Ended, Joining, Outage
 
 LENGTHS = {"kind": "lognormal", "p50": 20, "p99": 80, "max": 100}
@@ -105,6 +106,23 @@ def test_a_closed_loop_keeps_its_slots_and_no_more() -> None:
     assert len(ended) == 20
     assert max(in_flight) == 3
     assert in_flight[-1] == 0
+
+
+def test_what_comes_at_one_moment_is_in_the_same_step() -> None:
+    loop = {"kind": "closed", "slots": 3, "requests": 3}
+    ended, cluster = run_fleet(plan_of(num_requests=3, stream=[stream(loop, 8, 5)]), ROOMY)
+    assert len({e.timeline.ttft_s for e in ended if e.timeline is not None}) == 1
+    assert cluster.totals.num_steps == 5
+
+
+def test_a_refusal_takes_a_slot_of_a_closed_loop_some_time() -> None:
+    loop = {"kind": "closed", "slots": 6, "requests": 40}
+    plan = plan_of(num_requests=40, drain_s=10.0, stream=[stream(loop, 8, 4)])
+    ended, _ = run_fleet(plan, replica_spec(max_num_seqs=1, max_waiting_requests=1))
+    refused = [e for e in ended if e.outcome is Outcome.REJECTED]
+    assert len(refused) > 6
+    assert sum(e.sent_s == 0.0 for e in ended) == 6
+    assert REFUSAL_S in {e.sent_s for e in ended}
 
 
 def test_clients_end_as_the_plan_says() -> None:

@@ -46,12 +46,12 @@ def test_one_row_and_one_step_per_request_is_a_queue_with_one_server_and_constan
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_saturated_engine_ends_as_many_requests_per_step_as_it_has_rows(rows: int) -> None:
     num = 200
-    plan = plan_of(num_requests=num, drain_s=1e6, stream=[stream({"kind": "constant", "rate": 1e5}, 4, 1)])
+    burst = {"kind": "burst", "size": num, "every_s": 1.0}
+    plan = plan_of(num_requests=num, drain_s=1e6, stream=[stream(burst, 4, 1)])
     ended, cluster = run_fleet(plan, replica_spec(max_num_seqs=rows, prefix_caching=False), cost=FLAT)
     took = max(e.end_s for e in ended) - plan.requests[0].at_s  # type: ignore[operator]
-    steps = num / rows
-    assert took == pytest.approx(steps * FIXED_MS / 1e3, abs=2 * FIXED_MS / 1e3)  # the first may have taken fewer
-    assert steps <= cluster.totals.num_steps <= steps + 1
+    assert cluster.totals.num_steps == num / rows  # the first is full as well
+    assert took == pytest.approx(num / rows * FIXED_MS / 1e3, abs=1e-9)
 
 
 def test_a_constant_batch_has_the_step_as_its_time_per_token() -> None:

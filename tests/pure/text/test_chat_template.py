@@ -9,7 +9,7 @@ import pytest
 from tests.pure.text.vocabularies import write_folder
 
 from paceline.errors import ConfigError, ModelError, RequestError
-from paceline.text import ChatTemplate, template_sandbox
+from paceline.text import ChatTemplate, chat_template, template_sandbox
 from paceline.text.gguf_vocabulary import templates_from_gguf
 from paceline.text.template_limits import MAX_STEPS
 
@@ -313,3 +313,19 @@ def test_text_parts_are_joined_unless_the_template_handles_parts():
     parts = [{"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}]
     assert "user\na b<|im_end|>" in shipped("chatml").render(parts)
     assert "user\nab<end_of_turn>" in shipped("gemma").render(parts)  # this template trims each part
+
+
+def test_the_place_of_a_value_stays_short(monkeypatch: pytest.MonkeyPatch):
+    """Else a long name would be copied for each of the values below it."""
+    places: list[str] = []
+    check_one = chat_template._check_text
+
+    def noted(value: object, where: str) -> None:
+        places.append(where)
+        check_one(value, where)
+
+    monkeypatch.setattr(chat_template, "_check_text", noted)
+    values = {"a" * 5000: ["b", {"c": "d"}]}
+    ChatTemplate({"default": "{{ messages[0].role }}"}).render([{"role": "user", "content": "x", "extra": values}])
+    assert len(places) == 8
+    assert max(map(len, places)) <= 200

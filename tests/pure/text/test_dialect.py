@@ -55,6 +55,13 @@ def test_a_template_with_tools_and_a_format_of_its_own_is_not_guessed():
     assert dialect_of(own, tools=True, calls="json").format == "json"
 
 
+def test_a_system_message_is_tried_where_tools_would_be_told_in_it():
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    assert not dialect_of(pipeline({"default": refusing}), tools=True).takes_system
+    assert dialect_of(pipeline({"default": refusing + "{{ tools }}"}), tools=True, calls="json").takes_system
+    assert dialect_of(pipeline({"default": "{% no template"}), tools=True).takes_system
+
+
 def test_the_operator_goes_first():
     known = pipeline({"default": "{{ tools }}<tool_call></think>"})
     assert dialect_of(known, tools=True, calls="pythonic", reasoning=NONE) == Dialect("pythonic", None, True, False)

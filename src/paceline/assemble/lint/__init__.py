@@ -12,18 +12,21 @@ configuration on this machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from paceline.assemble.lint.server import lint_server
 from paceline.config import load_config
 from paceline.contracts.lint import LintResult
-from paceline.errors import LabError
+from paceline.errors import LabError, PacelineError
 from paceline.planner.lint import RULES, Facts, PairFacts, Rule, lint, rule_of
+
+if TYPE_CHECKING:
+    from paceline.lab.experiment.results import ExperimentResult
 
 RUN, EXPERIMENT, MATRIX, LINT = "run.json", "experiment.json", "matrix.json", "lint.json"
 
@@ -102,15 +105,23 @@ def write_findings(folder: Path, result: LintResult) -> Path:
 
 
 def findings_by_node(path: Path) -> dict[str, list[tuple[str, str]]]:
-    """Of an experiment's folder: node -> (code, sentence), as its report shows them. Empty for any other folder."""
+    """Of an experiment's folder: node -> (code, sentence), as its report shows them. Empty for any other folder. A
+    node whose run cannot be read has one that says so, under the code "lint"."""
     if not (path / EXPERIMENT).is_file():
         return {}
+    from paceline.assemble.lint import stored
+    from paceline.lab.experiment.results import read_experiment
+
     found: dict[str, list[tuple[str, str]]] = {}
-    steps, *nodes = _experiment(path, Beside())
-    for finding in steps.findings:
+    result = read_experiment(path)
+    for finding in lint(stored.experiment_facts(result)).findings:
         found.setdefault(finding.subject.rpartition(" -> ")[2], []).append((finding.code, finding.sentence))
-    for result in nodes:
-        found.setdefault(result.name, []).extend((f.code, f.sentence) for f in result.findings)
+    for node, run in _compared(path, result):
+        try:
+            said = [(f.code, f.sentence) for f in _run(run, Beside()).findings]
+        except PacelineError as error:
+            said = [("lint", f"The run was not looked at: {error.message}.")]
+        found.setdefault(node, []).extend(said)
     return found
 
 
@@ -125,18 +136,23 @@ def _run(path: Path, beside: Beside) -> LintResult:
 
 
 def _experiment(path: Path, beside: Beside) -> tuple[LintResult, ...]:
-    """The runs are those that a node is compared by: its first whole one."""
     from paceline.assemble.lint import stored
     from paceline.lab.experiment.results import read_experiment
 
     result = read_experiment(path)
     results = [lint(stored.experiment_facts(result, start_budget_s=beside.start_budget_s))]
+    for node, run in _compared(path, result):
+        results.append(msgspec.structs.replace(_run(run, Beside(trace=beside.trace)), name=node))
+    return tuple(results)
+
+
+def _compared(path: Path, result: ExperimentResult) -> Iterator[tuple[str, Path]]:
+    """(node, run) of every node that has one: the run that it is compared by, its first whole one."""
     for node in result.nodes:
         runs = (path / p.path for p in result.points_of(node.name) if p.status == "ok" and p.path)
         first = next((run for run in runs if _within(run, path)), None)
         if first is not None:
-            results.append(msgspec.structs.replace(_run(first, Beside(trace=beside.trace)), name=node.name))
-    return tuple(results)
+            yield node.name, first
 
 
 def _within(run: Path, folder: Path) -> bool:

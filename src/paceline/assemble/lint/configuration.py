@@ -8,9 +8,10 @@ from typing import Any
 
 from paceline import hub
 from paceline.assemble.files import find_files
-from paceline.assemble.lint.prices import prices_of, timed_here
+from paceline.assemble.lint.prices import prices_of
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.assemble.report import option_value
+from paceline.assemble.step_cost import timed_here
 from paceline.config import EngineConfig, Knobs, check_features, option_table, read_environment, resolve_knobs
 from paceline.contracts.kv import kv_format
 from paceline.contracts.specs import DeviceSpec, ModelSpec
@@ -51,7 +52,7 @@ def resolve(config: EngineConfig, card: str = "") -> Resolved:
     knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype], kv=kv)
     weights = None if card or files is None else weight_facts(config, files, spec, device.kind, dtype)
     held = weights.held_bytes if weights is not None else spec.num_parameters * DTYPE_BYTES[dtype]
-    timed = None if card else timed_here(environment.home, config, spec, device, dtype, kv)
+    timed = None if card else timed_here(environment.home, config, spec, device, dtype)
     load_s = None if timed is None else held / (1e9 * timed.load_gbps)
     return Resolved(
         config=config,

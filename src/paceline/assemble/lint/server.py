@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from paceline import hub
 from paceline.assemble.files import find_files
 from paceline.assemble.lint.configuration import engine_facts, is_quantised, why_widened
-from paceline.assemble.lint.prices import prices_of, timed_here
+from paceline.assemble.lint.prices import prices_of
 from paceline.assemble.memory import DTYPE_BYTES
+from paceline.assemble.step_cost import timed_here
 from paceline.config import EngineConfig, read_environment
 from paceline.contracts.kv import kv_format
 from paceline.contracts.lint import LintResult
@@ -35,7 +36,7 @@ def lint_server(config: EngineConfig, report: Mapping[str, Any], classes: Mappin
             stored=spec.weight_dtype, stored_bytes=spec.weight_bytes, held_bytes=held, why=why, instead=instead
         )
     kv = kv_format(config.cache.kv_dtype(dtype), spec)
-    timed = timed_here(environment.home, config, spec, device, dtype, kv)
+    timed = timed_here(environment.home, config, spec, device, dtype)
     knobs["max_model_len"] = int(report["max_model_len"])  # memory may have lowered it
     return lint(
         Facts(

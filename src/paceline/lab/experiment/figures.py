@@ -12,6 +12,7 @@ from paceline.contracts.metrics import RunMetrics
 from paceline.lab.experiment.results import FIGURES, PointResult
 from paceline.lab.metrics.columns import Floats, columns_of
 from paceline.lab.metrics.judge import judge, times_of
+from paceline.lab.stats.distributions import t_quantile
 
 
 def figures_of(info: RunInfo, metrics: RunMetrics) -> dict[str, Estimate]:
@@ -93,8 +94,7 @@ def _of_repeats(known: Sequence[tuple[PointResult, Estimate]]) -> list[float]:
 
 
 def _t_interval(values: Sequence[float]) -> tuple[float, float]:
-    from scipy.stats import t
 
     x = np.asarray(values)
-    half = float(t.ppf(0.975, len(x) - 1)) * float(x.std(ddof=1)) / math.sqrt(len(x))
+    half = t_quantile(0.975, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
     return float(x.mean()) - half, float(x.mean()) + half

@@ -20,6 +20,7 @@ from paceline.lab.gates.limits import at_least, shown
 from paceline.lab.gates.spec import MIN_RATIO, GoodputGate
 from paceline.lab.metrics.columns import columns_of
 from paceline.lab.metrics.judge import judge, times_of
+from paceline.lab.stats.distributions import normal_tail
 from paceline.lab.stats.paired import Ratio, mean_ratio, non_inferior, ratio_of_repeats
 
 _ANSWERS = {"not worse": Answer.PASS, "worse": Answer.FAIL, "inconclusive": Answer.INCONCLUSIVE}
@@ -127,13 +128,12 @@ def worse_p(ratio: Ratio, least: float) -> float | None:
     """One-sided p of "the ratio is below `least`", the interval taken as normal in the log; None without one."""
     if math.isnan(ratio.lo) or math.isnan(ratio.hi) or ratio.lo <= 0:
         return None
-    from scipy.stats import norm
 
     error = (math.log(ratio.hi) - math.log(ratio.lo)) / (2 * 1.96)
     distance = math.log(least) - math.log(ratio.value)
     if error <= 0:
         return 0.0 if distance > 0 else 1.0
-    return float(norm.sf(distance / error))
+    return normal_tail(distance / error)
 
 
 def _absolute(run: Run, least: float, index: int, count: int) -> GateResult:

@@ -16,11 +16,11 @@ import math
 from collections.abc import Sequence
 
 import msgspec
-from scipy.stats import norm
 
 from paceline.contracts.artefact import Estimate
 from paceline.errors import ConfigError
 from paceline.lab.quality.score import ItemScore, SetScore
+from paceline.lab.stats.distributions import normal_quantile
 from paceline.lab.stats.proportion import mcnemar_exact, paired_share_difference
 
 _ONE_SIDED = 0.90  # confidence of a two-sided interval whose each side errs by 5 %
@@ -140,5 +140,5 @@ def items_needed(discordance: float, margin: float) -> int | None:
     equal and so large a share of the items differs: (z95 + z80)^2 d / margin^2. None where no item differed."""
     if discordance <= 0:
         return None
-    z = float(norm.ppf(0.95) + norm.ppf(0.80))
+    z = normal_quantile(0.95) + normal_quantile(0.80)
     return math.ceil(z * z * discordance / (margin * margin))

@@ -98,7 +98,7 @@ def _experiment(folder: Path, findings: Findings | None) -> Page:
 
 
 def _points(folder: Path, result: ExperimentResult) -> tuple[dict[str, str], dict[str, Requests]]:
-    """A page for each point whose run is there: addresses by point, and requests of one compared run of each node."""
+    """A page for each point whose run can be read: addresses by point, requests of one compared run of each node."""
     from paceline.lab.artefact import read_run
     from paceline.lab.report.requests import requests_of
 
@@ -109,12 +109,15 @@ def _points(folder: Path, result: ExperimentResult) -> tuple[dict[str, str], dic
         run = folder / point.path
         if not point.path or not (run / RUN).is_file() or not run.resolve().is_relative_to(folder.resolve()):
             continue
-        if not (run / REPORT).is_file():
-            write_page(_run(run), run / REPORT)
+        try:
+            if not (run / REPORT).is_file():
+                write_page(_run(run), run / REPORT)
+            if point.id in compared:
+                stored = read_run(run)
+                requests[point.node] = requests_of(stored.info, stored.records)
+        except LabError:  # broken since: the experiment's own numbers remain
+            continue
         links[point.id] = quote(f"{Path(point.path).as_posix()}/{REPORT}")
-        if point.id in compared:
-            stored = read_run(run)
-            requests[point.node] = requests_of(stored.info, stored.records)
     return links, requests
 
 

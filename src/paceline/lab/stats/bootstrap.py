@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm, t
 
 from paceline.contracts.artefact import Estimate
 from paceline.lab.stats.dependence import Floats, block_length
+from paceline.lab.stats.distributions import normal_quantile, t_quantile
 
 Indices = NDArray[np.int64]
 
@@ -54,7 +54,7 @@ def small_sample_factor(worth: float) -> float:
     """By how much a bootstrap of `worth` independent blocks is too narrow: Student's t against the normal, and the
     variance's n / (n - 1)."""
     k = max(2.0, worth)
-    return float(t.ppf(0.975, k - 1) / norm.ppf(0.975)) * math.sqrt(k / (k - 1))
+    return t_quantile(0.975, k - 1) / normal_quantile(0.975) * math.sqrt(k / (k - 1))
 
 
 def mean_estimate(

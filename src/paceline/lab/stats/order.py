@@ -12,11 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom
 
 from paceline.contracts.artefact import Estimate
 from paceline.contracts.slo import min_samples
 from paceline.lab.stats.dependence import Floats, correlation_time
+from paceline.lab.stats.distributions import binomial_quantile
 
 METHOD = "order statistic 95 %"
 ONE_SIDED = "order statistic 95 %, upper bound one-sided"
@@ -33,9 +33,9 @@ def interval_ranks(n: int, q: float, confidence: float = 0.95) -> tuple[int | No
     tail = (1.0 - confidence) / 2.0
     if n < 1:
         return None, None
-    # binom.ppf(t) is the smallest k with P(Bin <= k) >= t; rank l errs with P(Bin <= l - 1), rank u with P(Bin >= u)
-    low = int(binom.ppf(tail, n, q))
-    high = int(binom.ppf(1.0 - tail, n, q)) + 1
+    # the quantile is the smallest k with P(Bin <= k) >= tail; rank l errs with P(Bin <= l - 1), rank u with P(Bin >= u)
+    low = binomial_quantile(tail, n, q)
+    high = binomial_quantile(1.0 - tail, n, q) + 1
     return (low if low >= 1 else None), (high if high <= n else None)
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm, rankdata, t
 
 from paceline.lab.stats.bootstrap import Indices, resampled, small_sample_factor
 from paceline.lab.stats.dependence import Floats, block_length, correlation_time
+from paceline.lab.stats.distributions import normal_quantile, normal_tail, ranks, t_quantile, t_tail
 from paceline.lab.stats.proportion import mcnemar_mid, paired_share_difference, wilson
 
 _MAX_WALSH = 1500  # Hodges-Lehmann looks at every pair
@@ -59,7 +59,7 @@ def _log_ratio(over: Floats, under: Floats) -> Floats:
 
 def _rank_blocks(*series: Floats) -> int:
     """Length of blocks, from the ranks: +inf has one."""
-    return max(block_length(rankdata(s)) for s in series)
+    return max(block_length(ranks(s)) for s in series)
 
 
 def quantile_ratio(a: ArrayLike, b: ArrayLike, q: float, *, paired: bool = True, seed: int = 0) -> Ratio:
@@ -156,7 +156,7 @@ def _apart_shares(x: Floats, y: Floats) -> Ratio:
     low_b, high_b = wilson(in_b, worth_b)
     pooled = (in_a * worth_a + in_b * worth_b) / (worth_a + worth_b)
     error = math.sqrt(pooled * (1 - pooled) * (1 / worth_a + 1 / worth_b))
-    p = float(2 * norm.sf(abs(in_b - in_a) / error)) if error > 0 else 1.0
+    p = 2 * normal_tail(abs(in_b - in_a) / error) if error > 0 else 1.0
     if in_a == 0:
         return Ratio(math.nan, math.nan, math.nan, p, n, method)
     product = in_a * in_b
@@ -193,8 +193,8 @@ def student(value: float, variance: float, worth: float, n: int, method: str) ->
     error = math.sqrt(variance)
     if error < 1e-12:
         return Ratio(value, value, value, 1.0 if abs(math.log(value)) < 1e-12 else 0.0, n, method)
-    half = float(t.ppf(0.975, worth - 1)) * error
-    p = float(2 * t.sf(abs(math.log(value)) / error, worth - 1))
+    half = t_quantile(0.975, worth - 1) * error
+    p = 2 * t_tail(abs(math.log(value)) / error, worth - 1)
     return Ratio(value, value * math.exp(-half), value * math.exp(half), p, n, method)
 
 
@@ -209,8 +209,8 @@ def ratio_of_repeats(log_ratios: Sequence[float]) -> Ratio:
     mean, error = float(x.mean()), float(x.std(ddof=1)) / math.sqrt(k)
     if error <= 0:
         return Ratio(math.exp(mean), math.exp(mean), math.exp(mean), 1.0 if mean == 0 else 0.0, k, method)
-    half = float(t.ppf(0.975, k - 1)) * error
-    p = float(2 * t.sf(abs(mean) / error, k - 1))
+    half = t_quantile(0.975, k - 1) * error
+    p = 2 * t_tail(abs(mean) / error, k - 1)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), p, k, method)
 
 
@@ -236,7 +236,7 @@ def hodges_lehmann(differences: ArrayLike, confidence: float = 0.95) -> Location
     value = float(np.median(walsh))
     if n < 6:  # no two-sided 95 % interval exists
         return Location(value, math.nan, math.nan)
-    z = float(norm.ppf(0.5 + confidence / 2))
+    z = normal_quantile(0.5 + confidence / 2)
     spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
     skip = max(0, math.floor(n * (n + 1) / 4 - z * spread))
     return Location(value, float(walsh[skip]), float(walsh[len(walsh) - 1 - skip]))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 
-from scipy.stats import norm
-
 from paceline.errors import ConfigError
+from paceline.lab.stats.distributions import normal_quantile
 
 
 def pairs_needed(ratio: float, sd: float, *, power: float = 0.8, alpha: float = 0.05) -> int:
@@ -21,7 +20,7 @@ def pairs_needed(ratio: float, sd: float, *, power: float = 0.8, alpha: float = 
             seen=f"ratio {ratio}, sd {sd}, power {power}",
             expected="ratio > 0, not 1; sd >= 0",
         )
-    wanted = float(norm.ppf(1 - alpha / 2) + norm.ppf(power)) * sd / abs(math.log(ratio))
+    wanted = (normal_quantile(1 - alpha / 2) + normal_quantile(power)) * sd / abs(math.log(ratio))
     return max(2, math.ceil(wanted**2))
 
 
@@ -29,4 +28,4 @@ def detectable_ratio(n: int, sd: float, *, power: float = 0.8, alpha: float = 0.
     """The least ratio above 1 that `n` independent pairs show with that power."""
     if n < 2:
         raise ConfigError("a change cannot be seen in so few pairs", seen=n, expected="at least 2")
-    return math.exp(float(norm.ppf(1 - alpha / 2) + norm.ppf(power)) * sd / math.sqrt(n))
+    return math.exp((normal_quantile(1 - alpha / 2) + normal_quantile(power)) * sd / math.sqrt(n))

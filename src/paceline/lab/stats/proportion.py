@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from scipy.stats import beta, binom, binomtest, norm
-
 from paceline.contracts.artefact import Estimate
+from paceline.lab.stats.distributions import beta_quantile, fair_coin_mass, fair_coin_p, normal_quantile
 
 WILSON = "Wilson 95 %"
 
@@ -16,7 +15,7 @@ def wilson(share: float, n_eff: float, confidence: float = 0.95) -> tuple[float,
     """Wilson's score interval of a share seen in `n_eff` independent trials (1927). Never empty, within [0, 1]."""
     if n_eff <= 0:
         return 0.0, 1.0
-    z = float(norm.ppf(0.5 + confidence / 2))
+    z = normal_quantile(0.5 + confidence / 2)
     centre = share + z * z / (2 * n_eff)
     half = z * math.sqrt(share * (1 - share) / n_eff + z * z / (4 * n_eff * n_eff))
     scale = 1 + z * z / n_eff
@@ -39,8 +38,8 @@ def share_estimate(num_good: float, n: int, *, n_eff: float | None = None) -> Es
 def clopper_pearson(num_good: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """The exact interval (1934): never covers less than it says, so wider than Wilson's."""
     tail = (1 - confidence) / 2
-    low = 0.0 if num_good == 0 else float(beta.ppf(tail, num_good, n - num_good + 1))
-    high = 1.0 if num_good == n else float(beta.ppf(1 - tail, num_good + 1, n - num_good))
+    low = 0.0 if num_good == 0 else beta_quantile(tail, num_good, n - num_good + 1)
+    high = 1.0 if num_good == n else beta_quantile(1 - tail, num_good + 1, n - num_good)
     return low, high
 
 
@@ -50,7 +49,7 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
     Pairs that agree say nothing about the difference. 1.0 without any discordant pair.
     """
     discordant = only_a + only_b
-    return 1.0 if discordant == 0 else float(binomtest(only_b, discordant, 0.5).pvalue)
+    return 1.0 if discordant == 0 else fair_coin_p(only_b, discordant)
 
 
 def mcnemar_mid(only_a: int, only_b: int) -> float:
@@ -59,7 +58,7 @@ def mcnemar_mid(only_a: int, only_b: int) -> float:
     discordant = only_a + only_b
     if discordant == 0 or only_a == only_b:
         return 1.0
-    return min(1.0, mcnemar_exact(only_a, only_b) - float(binom.pmf(min(only_a, only_b), discordant, 0.5)))
+    return min(1.0, mcnemar_exact(only_a, only_b) - fair_coin_mass(min(only_a, only_b), discordant))
 
 
 class PairedDifference(NamedTuple):

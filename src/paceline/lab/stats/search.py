@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from paceline.contracts.artefact import Estimate
 from paceline.errors import ConfigError
@@ -203,6 +202,8 @@ class RateSearch:
 
 def _fit(share: Floats, worth: Floats) -> Floats:
     """Falling with the rate."""
+    from scipy.optimize import isotonic_regression  # half a second to import, and few search
+
     return np.asarray(isotonic_regression(share, weights=np.maximum(worth, 1e-9), increasing=False).x)
 
 

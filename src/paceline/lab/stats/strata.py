@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import t
 
 from paceline.lab.stats.dependence import Floats, correlation_time
+from paceline.lab.stats.distributions import t_quantile
 from paceline.lab.stats.paired import Ratio, is_binary, student
 from paceline.lab.stats.proportion import paired_share_difference
 
@@ -52,5 +52,5 @@ def _difference(x: Floats, y: Floats) -> tuple[float, float]:
         return n * (found.value - found.lo), n * (found.hi - found.value)
     if n / tau < 2:
         return math.nan, math.nan
-    half = float(t.ppf(0.975, n / tau - 1)) * float((y - x).std(ddof=1)) * math.sqrt(n * tau)
+    half = t_quantile(0.975, n / tau - 1) * float((y - x).std(ddof=1)) * math.sqrt(n * tau)
     return half, half

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm, rankdata, theilslopes
 
 from paceline.lab.stats.dependence import correlation_time
+from paceline.lab.stats.distributions import normal_tail
+from paceline.lab.stats.distributions import ranks as ranks_of
 
 _MAX_POINTS = 2000  # Theil-Sen looks at every pair; longer series are thinned evenly
 
@@ -31,6 +32,8 @@ def theil_sen(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> Slope:
         a, b = a[keep], b[keep]
     if len(a) < 3 or float(np.ptp(a)) <= 0:
         return Slope(math.nan, math.nan, math.nan, math.nan)
+    from scipy.stats import theilslopes  # a second to import, and only long runs are judged by it
+
     found = theilslopes(b, a, alpha=confidence)
     return Slope(float(found.slope), float(found.low_slope), float(found.high_slope), float(found.intercept))
 
@@ -81,13 +84,13 @@ def mann_kendall(series: ArrayLike) -> Trend:
     variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18
     if variance <= 0:
         return Trend(0.0, 1.0, 0.0)
-    steps, ranks = np.linspace(-1.0, 1.0, n), rankdata(x)
+    steps, ranks = np.linspace(-1.0, 1.0, n), ranks_of(x)
     # a curve, not a line: what a bent trend leaves over a line would pass for dependence
     rest = ranks - np.polyval(np.polyfit(steps, ranks, 2), steps)
     if float(rest.std()) > 1e-6 * n:  # below: nothing but rounding is left
         variance *= correlation_time(rest)
     z = (score - np.sign(score)) / math.sqrt(variance)
-    return Trend(float(z), float(2 * norm.sf(abs(z))), 2 * score / (n * (n - 1)))
+    return Trend(float(z), 2 * normal_tail(abs(float(z))), 2 * score / (n * (n - 1)))
 
 
 class Shift(NamedTuple):
@@ -105,7 +108,7 @@ def pettitt(series: ArrayLike) -> Shift:
     n = len(x)
     if n < 8:
         return Shift(0, 1.0, math.nan, math.nan)
-    ranks = rankdata(x)
+    ranks = ranks_of(x)
     steps = np.arange(1, n + 1)
     scores = 2 * np.cumsum(ranks) - steps * (n + 1)
     at = int(np.argmax(np.abs(scores[:-1])))

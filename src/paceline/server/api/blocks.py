@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from paceline.server.api.writer import finish_reason
 from paceline.text.reading import ArgumentsDelta, CallEnded, CallStarted, Reasoning, Text
 
@@ -38,14 +36,6 @@ class Block:
     def text(self) -> str:
         """Its text, or the arguments of a call."""
         return "".join(self.parts)
-
-
-def is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
 
 
 class BlockWriter(ABC):
@@ -75,15 +65,24 @@ class BlockWriter(ABC):
 
     def events(self, choice: Choice, news: News) -> bytes:
         parts: list[bytes] = []
-        if not self._begun:
-            self._begun = True
-            parts.append(self.beginning())
+        self._begin_once(parts)
         for piece in news.pieces:
             self._take(piece, parts)
         if news.finish is not None:
             self.last = news
             self._close(parts, whole=not self.cut)
         return b"".join(parts)
+
+    def error_event(self, error: Exception) -> bytes:
+        """What went wrong once the stream is open; that may be before the first event."""
+        parts: list[bytes] = []
+        self._begin_once(parts)
+        return b"".join([*parts, self.failure(error)])
+
+    def _begin_once(self, parts: list[bytes]) -> None:
+        if not self._begun:
+            self._begun = True
+            parts.append(self.beginning())
 
     def _take(self, piece: Piece, parts: list[bytes]) -> None:
         match piece:
@@ -129,20 +128,20 @@ class BlockWriter(ABC):
         if news.finish is not None:
             self.last = news
 
-    def take_message(self) -> None:
-        """Blocks of an answer that was not streamed."""
-        for part in self.choice.message.parts:
-            index = len(self.blocks)
+    def message_blocks(self) -> list[Block]:
+        """Those of an answer that has ended, a call that was broken off as the text that it is."""
+        blocks: list[Block] = []
+        for index, part in enumerate(self.choice.message.parts):
             match part:
                 case Text(text):
-                    self.blocks.append(Block(index, "text", parts=[text]))
+                    blocks.append(Block(index, "text", parts=[text]))
                 case Reasoning(text):
-                    self.blocks.append(Block(index, "reasoning", parts=[text]))
+                    blocks.append(Block(index, "reasoning", parts=[text]))
                 case call:
-                    self.blocks.append(Block(index, "call", call.name, call.id or "", [call.arguments]))
-        if self.blocks and self.cut:
-            last = self.blocks[-1]
-            last.whole = last.kind == "call" and is_json(last.text)
+                    blocks.append(Block(index, "call", call.name, call.id or "", [call.arguments], call.whole))
+        if blocks and self.cut and blocks[-1].kind != "call":
+            blocks[-1].whole = False
+        return blocks
 
     # --- for the endpoint to word
 
@@ -167,8 +166,8 @@ class BlockWriter(ABC):
         """The end of the answer."""
 
     @abstractmethod
-    def error_event(self, error: Exception) -> bytes:
-        """What went wrong once events have begun."""
+    def failure(self, error: Exception) -> bytes:
+        """The last event of an answer that went wrong."""
 
     @abstractmethod
     def whole(self) -> bytes:

@@ -34,7 +34,7 @@ class ContinuedTemplate(ChatTemplate):
             raise RequestError(
                 "the final message has no text to continue",
                 param=f"messages[{len(messages) - 1}].content",
-                fix="write how it begins, or leave continue_final_message out",
+                fix="write how it begins, or end with another message",
             )
         taken = set(msgspec.json.encode([list(messages), options]).decode()).union(*self.sources.values())
         mark = next(chr(code) for code in _MARKS if chr(code) not in taken)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paceline.server.api.blocks import Block, BlockWriter, is_json
+from paceline.server.api.blocks import Block, BlockWriter
 from paceline.server.api.sse import encode, encode_text, named_event
 from paceline.server.api.writer import finish_reason, stop_reason, timings_of, usage_of
 from paceline.server.errors import messages_error
@@ -63,14 +63,13 @@ class MessageWriter(BlockWriter):
         delta = {**self._end(), **self._about()}
         return _event("message_delta", delta=delta, usage=self._usage()) + _event("message_stop")
 
-    def error_event(self, error: Exception) -> bytes:
+    def failure(self, error: Exception) -> bytes:
         return named_event("error", messages_error(error, self.generation.ask.request_id.removeprefix("msg_")))
 
     # --- whole
 
     def whole(self) -> bytes:
-        self.take_message()
-        content = [_content(block, block.text) for block in self.blocks]
+        content = [_content(block, block.text) for block in self.message_blocks()]
         return encode({**self._message(content, self._usage()), **self._end(), **self._about()})
 
     # --- values
@@ -117,7 +116,7 @@ def _content(block: Block, text: str) -> dict[str, Any]:
         case "reasoning":
             return {"type": "thinking", "thinking": text, "signature": ""}
         case "call":
-            given = msgspec.Raw(text.encode()) if is_json(text) else {}  # a beginning of arguments is no value
+            given = msgspec.Raw(text.encode()) if text and block.whole else {}  # a beginning of arguments is no value
             return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": given}
 
 

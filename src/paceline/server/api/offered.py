@@ -1,6 +1,7 @@
 """Tools and reasoning of a chat request: what the model is shown, what its answer is read for, what it must be.
 
-A model whose template shows no tools is told of them in the system message, and its earlier calls are written as text.
+A model whose template shows no tools is told of them in the system message (the user's first where the template refuses
+one), and its earlier calls are written as text.
 With `tool_choice` none the tools are kept out of the prompt, and the answer is read for none.
 """
 
@@ -69,7 +70,8 @@ def as_told(
     if tools and dialect.shows_tools:
         return messages, {**options, "tools": tools}
     if tools:
-        messages = with_tools_told(messages, format, [tool_spec(tool) for tool in tools])
+        specs = [tool_spec(tool) for tool in tools]
+        messages = with_tools_told(messages, format, specs, takes_system=dialect.takes_system)
     return messages, options
 
 

@@ -6,6 +6,10 @@ for each item     response.output_item.added ... response.output_item.done
   reasoning       response.content_part.added, response.reasoning_text.delta, ..., .done, response.content_part.done
   a call          response.function_call_arguments.delta, ..., .done
 response.completed, response.incomplete (a limit ended it) or response.failed
+
+Logprobs: deltas bring the entries of the tokens that came since the one before, and the events that end a text have
+those of its deltas. The last response, like an answer that is not streamed, has the entries of all tokens, markers and
+calls too, at its last text.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class ResponseWriter(BlockWriter):
         self._new_entries: list[dict[str, Any]] = []  # of tokens that no delta has told of
         self._entries: list[dict[str, Any]] = []  # of the open text
         self._heads: dict[int, bytes] = {}  # by block: a delta event up to its number
-        self._items: list[dict[str, Any]] = []  # those that are whole
+        self._items: list[dict[str, Any]] = []  # those that have ended
 
     # --- events
 
@@ -99,9 +103,9 @@ class ResponseWriter(BlockWriter):
 
     def last_events(self) -> bytes:
         status = self._status()
-        return self._event(f"response.{status}", {"response": self._response(status, self._items, ended=True)})
+        return self._event(f"response.{status}", {"response": self._response(status, self._output(), ended=True)})
 
-    def error_event(self, error: Exception) -> bytes:
+    def failure(self, error: Exception) -> bytes:
         response = self._response("failed", self._items)
         response["error"] = {"code": "server_error", "message": error_object(error)["error"]["message"]}
         return self._event("response.failed", {"response": response})
@@ -126,13 +130,14 @@ class ResponseWriter(BlockWriter):
     # --- whole
 
     def whole(self) -> bytes:
-        self.take_message()
-        if not self.blocks:
-            self.blocks.append(Block(0, "text", whole=not self.cut))
+        return encode(self._response(self._status(), self._output(), ended=True))
+
+    def _output(self) -> list[dict[str, Any]]:
+        """The items of an answer that has ended."""
+        blocks = self.message_blocks() or [Block(0, "text", whole=not self.cut)]
         entries = self._logprobs.entries(self.choice.text.logprobs) if self._want_logprobs else []
-        last_text = next((block for block in reversed(self.blocks) if block.kind == "text"), None)
-        items = [self._item(block, block.text, entries if block is last_text else []) for block in self.blocks]
-        return encode(self._response(self._status(), items, ended=True))
+        last_text = next((block for block in reversed(blocks) if block.kind == "text"), None)
+        return [self._item(block, block.text, entries if block is last_text else []) for block in blocks]
 
     # --- values
 

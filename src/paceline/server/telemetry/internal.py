@@ -52,7 +52,7 @@ async def decisions(request: Request, request_id: str) -> dict[str, Any]:
             "no recent request has this id",
             param="request_id",
             seen=request_id[:80],
-            expected="the id of a response (chatcmpl-... or cmpl-...) or a sequence's number",
+            expected="the id of an answer (chatcmpl-..., cmpl-..., resp_... or msg_...) or a sequence's number",
         )
     found = [decision for number in numbers for decision in await state.engine.decisions(number)]
     return {"object": "list", "request_id": request_id, "sequences": numbers, "data": [_entry(d) for d in found]}

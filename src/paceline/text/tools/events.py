@@ -21,11 +21,13 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """One call of a function. `arguments` is JSON text of an object, as the model wrote it."""
+    """One call of a function. `arguments` is JSON text of an object, as the model wrote it; only the beginning of one
+    where it is not `whole`, because the answer ended within."""
 
     name: str
     arguments: str
     id: str | None = None
+    whole: bool = True
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -102,18 +104,20 @@ def collect(events: Iterable[Event]) -> Parsed:
             case CallEnded(_, "broken", raw):
                 texts.append(raw)
             case CallEnded(_, outcome, _):
-                calls.append(ToolCall(name, "".join(pieces)))
                 cut = outcome == "cut"
+                calls.append(ToolCall(name, "".join(pieces), whole=not cut))
     return Parsed("".join(texts), calls, cut)
 
 
 class Tidied:
     """A parser whose text has no white space next to calls: templates write a line break there that is not the model's
-    message. All other text stays as it is. White space that may be such is held back until more comes."""
+    message. All other text stays as it is. White space that may be such is held back until more comes; where the call
+    was none in the end, the white space is part of its `raw`."""
 
     def __init__(self, parser: ToolParser) -> None:
         self._parser = parser
         self._space = ""  # white space that came last
+        self._before = ""  # that came before the open call
         self._after_call = False
 
     def feed(self, text: str) -> list[Event]:
@@ -130,8 +134,7 @@ class Tidied:
         kept: list[Event] = []
         for event in events:
             if not isinstance(event, Text):
-                self._space, self._after_call = "", True
-                kept.append(event)
+                kept.append(self._around(event))
                 continue
             text = self._space + event.text
             if self._after_call:
@@ -142,3 +145,12 @@ class Tidied:
                 self._after_call = False
                 kept.append(Text(body))
         return kept
+
+    def _around(self, event: Event) -> Event:
+        """An event of a call, and what becomes of the white space next to it."""
+        if isinstance(event, CallStarted):
+            self._before, self._space = self._space, ""
+        elif isinstance(event, CallEnded):
+            self._after_call = event.outcome != "broken"
+            return CallEnded(event.index, event.outcome, event.raw if event.complete else self._before + event.raw)
+        return event

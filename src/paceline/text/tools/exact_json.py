@@ -27,6 +27,21 @@ def loads(text: str) -> Any:
         raise ValueError("JSON that nests too deep") from None
 
 
+def nests_within(value: Any, most: int) -> bool:
+    """Has a JSON value at most `most` lists or objects within each other? Looks no deeper."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        level = [
+            item
+            for parent in level
+            for item in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return True
+    return not level
+
+
 def json_text(text: str) -> str:
     """The inside of a JSON string. Halves of surrogate pairs, which no UTF-8 can hold, are escaped."""
     quoted = json.dumps(text, ensure_ascii=False)

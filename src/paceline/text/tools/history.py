@@ -1,7 +1,8 @@
 """Conversations with tools for models whose template knows none: all of it as plain messages.
 
-Tools are described in the system message, calls of earlier turns are text of the assistant, and results come from the
-user between `<tool_response>` and `</tool_response>`, as Hermes has them.
+Tools are described in the system message (for a template that refuses one, before what the user says first), calls of
+earlier turns are text of the assistant, and results come from the user between `<tool_response>` and
+`</tool_response>`, as Hermes has them.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ RESULT, RESULT_END = "<tool_response>", "</tool_response>"
 Message = Mapping[str, Any]
 
 
-def with_tools_told(messages: Sequence[Message], format: str, tools: Sequence[ToolSpec]) -> list[Message]:
-    """The messages, `tools` described at the end of the system message; one is put first where there is none."""
+def with_tools_told(
+    messages: Sequence[Message], format: str, tools: Sequence[ToolSpec], *, takes_system: bool = True
+) -> list[Message]:
+    """The messages, `tools` described at the end of the system message. Where there is none, one is put first if the
+    template `takes_system`; else the user's first message begins with it."""
     block = system_block(format, tools)
-    if not messages or messages[0]["role"] != "system":
+    if messages and messages[0]["role"] == "system":
+        text = _text(messages[0])
+        return [{**messages[0], "content": f"{text}\n\n{block}" if text else block}, *messages[1:]]
+    first = next((index for index, message in enumerate(messages) if message["role"] == "user"), None)
+    if takes_system or first is None:
         return [{"role": "system", "content": block}, *messages]
-    text = _text(messages[0])
-    return [{**messages[0], "content": f"{text}\n\n{block}" if text else block}, *messages[1:]]
+    told = {**messages[first], "content": f"{block}\n\n{_text(messages[first])}"}
+    return [*messages[:first], told, *messages[first + 1 :]]
 
 
 def with_calls_as_text(messages: Sequence[Message], format: str) -> list[Message]:
-    """The messages without `tool_calls` and without the role `tool`: results that come one after the other are one
-    message. Raises RequestError for a call whose arguments are no JSON object."""
+    """The messages without `tool_calls` and without the role `tool`: results that come one after the other, and
+    what the user says behind them, are one message: some templates want user and assistant to take turns.
+    Raises RequestError for a call whose arguments are no JSON object."""
     plain: list[Message] = []
     results: list[str] = []
 
@@ -43,6 +52,9 @@ def with_calls_as_text(messages: Sequence[Message], format: str) -> list[Message
         if message["role"] == "tool":
             results.append(f"{RESULT}\n{_text(message)}\n{RESULT_END}")
             continue
+        if results and message["role"] == "user":
+            message = {**message, "content": "\n".join([*results, _text(message)])}
+            results.clear()
         close()
         calls = message.get("tool_calls")
         if not calls:

@@ -12,8 +12,9 @@ from typing import Any
 
 from paceline.errors import RequestError
 from paceline.text.tools.events import ToolCall, ToolSpec
-from paceline.text.tools.exact_json import Digits, json_text, loads
+from paceline.text.tools.exact_json import Digits, json_text, loads, nests_within
 from paceline.text.tools.formats import get_format
+from paceline.text.tools.reader import MAX_DEPTH
 from paceline.text.tools.schemas import is_keyword_name
 
 
@@ -50,7 +51,8 @@ def system_block(format: str, tools: Sequence[ToolSpec]) -> str:
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """The arguments, numbers as `Digits`. Raises RequestError when they are no JSON object."""
+    """The arguments, numbers as `Digits`. Raises RequestError when they are no JSON object, or one that no parser
+    would read: it nests too deep."""
     try:
         value = loads(call.arguments)
     except ValueError:
@@ -61,6 +63,13 @@ def arguments_of(call: ToolCall) -> dict[str, Any]:
             param="tool_calls",
             seen=f"{call.arguments[:80]!r} for {call.name!r:.80}",
             expected='{"name": value, ...}',
+        )
+    if not nests_within(value, MAX_DEPTH):
+        raise RequestError(
+            "arguments of a tool call nest too deep",
+            param="tool_calls",
+            seen=f"{call.arguments[:80]!r} for {call.name!r:.80}",
+            expected=f"at most {MAX_DEPTH} lists or objects within each other",
         )
     return value
 

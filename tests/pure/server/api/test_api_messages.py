@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.fakes.api_server import EOS, MODEL, api_server, run, text_ids
 from tests.fakes.raw_asgi import RawCall
-from tests.pure.server.api.tool_kit import tool_server
+from tests.pure.server.api.tool_kit import failed_after_a_ping, tool_server
 
 from paceline.server.errors import BodyTooLargeError, error_response
 from paceline.server.tenancy.tenants import Tenant, TenantBook
@@ -20,6 +20,7 @@ SCRIPTS = {
     2: text_ids("I look. " + CALL),
     3: text_ids(CALL + CALL.replace("Rome", "Oslo")),
     4: [EOS],
+    5: text_ids(CALL.replace('"Rome"', "1e999")),
 }
 ROOMY = {"scripts": SCRIPTS, "max_model_len": 2048, "num_blocks": 2048}
 
@@ -151,6 +152,26 @@ def test_a_call_that_is_cut_has_no_arguments_to_run():
     run(body)
 
 
+def test_a_whole_call_keeps_arguments_that_not_every_reader_of_json_takes():
+    async def body():
+        async with api_server(**ROOMY) as server:
+            (block,) = (await ask(server, seed=5, tools=TOOLS))["content"]
+            assert block["input"] == {"city": float("inf")}
+
+    run(body)
+
+
+def test_a_last_message_without_text_is_refused_in_the_words_of_this_api():
+    async def body():
+        async with api_server(scripts=SCRIPTS) as server:
+            messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}]
+            error = (await ask(server, messages=messages, status=400))["error"]
+            assert error["param"] == "messages"
+            assert "continue_final_message" not in error["message"]
+
+    run(body)
+
+
 def test_a_last_message_of_the_assistant_is_gone_on_with():
     async def body():
         async with api_server(scripts=SCRIPTS) as server:
@@ -241,6 +262,15 @@ def test_when_the_engine_dies_a_stream_ends_with_an_error():
     run(body)
 
 
+def test_a_stream_that_fails_before_its_first_event_begins_all_the_same(monkeypatch):
+    async def body():
+        async with api_server(scripts=SCRIPTS) as server:
+            events = read(await failed_after_a_ping(server, monkeypatch, PATH, request()))
+            assert [event["type"] for event in events] == ["message_start", "error"]
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     ("path", "root", "kind"),
     [
@@ -278,7 +308,7 @@ def test_reasoning_is_a_block_before_the_answer():
             message = built(read((await server.post(PATH, request(seed=1, stream=True))).content))
             assert plain(message) == plain(whole)
             turn = [*request()["messages"], {"role": "assistant", "content": whole["content"]}]
-            again = await ask(server, messages=[*turn, {"role": "user", "content": "And?"}], max_tokens=4)
-            assert again["stop_reason"] in ("max_tokens", "end_turn")
+            again = await ask(server, messages=[*turn, {"role": "user", "content": "And?"}], seed=1, max_tokens=4)
+            assert (again["stop_reason"], again["usage"]["output_tokens"]) == ("max_tokens", 4)
 
     run(body)

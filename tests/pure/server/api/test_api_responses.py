@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.fakes.api_server import EOS, MODEL, api_server, run, text_ids
 from tests.fakes.raw_asgi import RawCall
-from tests.pure.server.api.tool_kit import BERN, FIRST, WEATHER, ids, tool_server
+from tests.pure.server.api.tool_kit import BERN, FIRST, WEATHER, failed_after_a_ping, ids, tool_server
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 TOOLS = [
@@ -22,6 +22,8 @@ SCRIPTS = {
     3: text_ids(CALL + CALL.replace("Rome", "Oslo")),
     4: [EOS],
     5: text_ids('{"city": "Rome"}'),
+    6: text_ids(f"I look. {CALL} Done. {CALL}"),
+    7: text_ids("Well. " + CALL[:-20] + "?"),
 }
 ROOMY = {"scripts": SCRIPTS, "max_model_len": 2048, "num_blocks": 2048}
 
@@ -213,6 +215,40 @@ def test_logprobs_have_one_entry_for_each_token():
     run(body)
 
 
+def test_logprobs_of_calls_stand_at_the_last_text_streamed_or_not():
+    async def body():
+        async with api_server(**ROOMY) as server:
+            fields = {"seed": 6, "tools": TOOLS, "include": ["message.output_text.logprobs"]}
+            whole = await ask(server, **fields)
+            texts = [item["content"][0] for item in whole["output"] if item["type"] == "message"]
+            assert [text["text"] for text in texts] == ["I look.", "Done."]
+            assert [len(text["logprobs"]) for text in texts] == [0, whole["usage"]["output_tokens"]]
+            events = await stream(server, **fields)
+            assert [plain(i) for i in events[-1]["response"]["output"]] == [plain(i) for i in whole["output"]]
+            told = []
+            for event in events:
+                if event["type"] == "response.output_text.delta":
+                    told += event["logprobs"]
+                elif event["type"] == "response.output_text.done":
+                    assert event["logprobs"][: len(told)] == told
+                    told = []
+
+    run(body)
+
+
+def test_a_call_that_was_broken_off_is_text_in_the_last_response():
+    async def body():
+        async with api_server(**ROOMY) as server:
+            whole = await ask(server, seed=7, tools=TOOLS)
+            (item,) = whole["output"]
+            assert item["content"][0]["text"] == "Well. " + CALL[:-20] + "?"
+            events = await stream(server, seed=7, tools=TOOLS)
+            assert built(events)[0][:2] == ["Well.", '{"city": ']
+            assert [plain(i) for i in events[-1]["response"]["output"]] == [plain(item)]
+
+    run(body)
+
+
 def test_text_format_is_enforced_and_its_errors_are_named():
     async def body():
         async with api_server(**ROOMY) as server:
@@ -264,6 +300,17 @@ def test_when_the_engine_dies_the_response_has_failed():
     run(body)
 
 
+def test_a_stream_that_fails_before_its_first_event_begins_all_the_same(monkeypatch):
+    async def body():
+        async with api_server(scripts=SCRIPTS) as server:
+            data = await failed_after_a_ping(server, monkeypatch, "/v1/responses", {"input": "hi"})
+            events = [json.loads(part.split(b"\ndata: ")[1]) for part in data.removesuffix(b"\n\n").split(b"\n\n")]
+            kinds = ["response.created", "response.in_progress", "response.failed"]
+            assert [(event["sequence_number"], event["type"]) for event in events] == list(enumerate(kinds))
+
+    run(body)
+
+
 def test_reasoning_is_an_item_before_the_answer():
     async def body():
         thought = "Two and two."
@@ -278,7 +325,8 @@ def test_reasoning_is_an_item_before_the_answer():
             assert built(events)[0] == [thought, "Four.", BERN]
             counts = [response["usage"]["output_tokens_details"]["reasoning_tokens"] for response in (whole, last)]
             assert counts == [len(ids(f"<think>\n{thought}\n</think>"))] * 2
-            again = await ask(server, given=[{"role": "user", "content": "hi"}, *whole["output"]], tools=tools)
-            assert again["status"] in ("completed", "incomplete")
+            again = await ask(server, given=[{"role": "user", "content": "hi"}, *whole["output"]], seed=1, tools=tools)
+            assert [item["type"] for item in again["output"]] == ["reasoning", "message", "function_call"]
+            assert again["usage"]["input_tokens"] > whole["usage"]["input_tokens"]
 
     run(body)

@@ -5,6 +5,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,41 @@ def test_schemas_have_no_references_and_list_every_field():
         assert set(schema["properties"]) == set(model.model_fields)
 
 
+def test_a_field_is_renamed_where_it_is_meant():
+    names = MessagesRequest.NAMES
+    for raised, message, fix in (
+        (("a stop string is empty", "leave stop out"), "a stop string is empty", "leave stop_sequences out"),
+        (
+            ("stop is of the wrong kind", "use stop_token_ids"),
+            "stop_sequences is of the wrong kind",
+            "use stop_token_ids",
+        ),
+    ):
+        with pytest.raises(RequestError) as caught, in_words_of(names):
+            raise RequestError(raised[0], param="stop", fix=raised[1])
+        assert (caught.value.message, caught.value.fix, caught.value.param) == (message, fix, "stop_sequences")
+
+
+def test_schemas_allow_what_is_taken():
+    taken = {"cache_control": {"type": "ephemeral"}, "strict": True}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    turns = [*USER, {"role": "assistant", "content": [thought]}, *USER]
+    part = {"type": "reasoning_text", "text": "Hm."}
+    items = [
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [part]},
+        {"role": "user", "content": "hi"},
+    ]
+    for model, body in (
+        (MessagesRequest, {"tools": [{"name": "a/" * 60, "input_schema": SCHEMA, **taken}], "messages": turns}),
+        (ResponsesRequest, {"tools": [{"type": "function", "name": "a/" * 60, "async": False}], "input": items}),
+    ):
+        body = {**BASES[model], **body}
+        use(model, body)
+        schema = request_schema(model)["requestBody"]["content"]["application/json"]["schema"]
+        jsonschema.Draft202012Validator(schema).validate(body)
+
+
 # --- responses
 
 
@@ -194,6 +230,7 @@ ITEM = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "text only"),
         ({"input": [{"role": "user", "content": "x", "contents": "y"}]}, "input[0].contents", "did you mean content"),
         ({"input": [{**ITEM, "arguments": {}}]}, "input[0].arguments", "wrong kind"),
+        ({"input": [{**ITEM, "arguments": '{"a":' * 600 + "1" + "}" * 600}]}, "input", "nest too deep"),
         ({"input": [{**ITEM, "call_id": None}]}, "input[0].call_id", "is missing"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id", "is missing"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "send the items of earlier turns"),

@@ -39,6 +39,14 @@ def test_earlier_tool_calls_reach_the_template_with_arguments_parsed():
     assert message["tool_calls"][1]["function"]["arguments"] == "{"
 
 
+@pytest.mark.parametrize("depth", [65, 600, 100_000])
+def test_arguments_of_earlier_calls_nest_no_deeper_than_bodies(depth):
+    call = {"function": {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}}
+    error = refused({"role": "assistant", "tool_calls": [call]})
+    assert error.param == "messages[0].tool_calls[0].function.arguments"
+    assert "nest too deep" in str(error)
+
+
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "file", "refusal", 7, None])
 def test_parts_that_are_not_text_are_refused_by_place(kind):
     error = refused(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import RequestError
-from paceline.server.api.protocol import ChatRequest
+from paceline.server.api.protocol import ChatRequest, schema_check
 from paceline.server.api.protocol.body import check
 from paceline.server.api.protocol.tokens import TokenizeRequest
 from paceline.server.api.protocol.tools import MAX_TOOLS
@@ -138,3 +138,19 @@ def test_tokenize_takes_tools_of_a_conversation_only():
     with pytest.raises(RequestError, match="in a conversation only") as caught:
         check({"prompt": "a", "tools": [tool()]}, TokenizeRequest).check()
     assert caught.value.param == "tools"
+
+
+def test_the_place_of_what_is_checked_stays_short(monkeypatch: pytest.MonkeyPatch):
+    """Else a long name would be copied for each of the schemas below it."""
+    places: list[str] = []
+    check_one = schema_check.check_schema
+
+    def noted(schema: Any, where: str) -> None:
+        places.append(where)
+        check_one(schema, where)
+
+    monkeypatch.setattr(schema_check, "check_schema", noted)
+    below = {"properties": {"b": {"anyOf": [True]}}, "not": True}
+    check_one({"properties": {"a" * 5000: below}, "items": below}, "tools[0]")
+    assert len(places) == 8
+    assert max(map(len, places)) <= schema_check.MAX_WHERE

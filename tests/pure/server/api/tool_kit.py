@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
+import pytest
 from tests.fakes.api_server import VOCAB, ApiServer, api_server
+from tests.fakes.raw_asgi import RawCall
+
+from paceline.errors import EngineError
+from paceline.server.api import answer
+from paceline.server.api.generation import Generation
+from paceline.server.api.sse import PING, EventStream
 
 SPECIAL = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 TEMPLATE = (
@@ -55,6 +64,27 @@ def tool_server(
     """`scripts`: answers by seed."""
     known = {seed: ids(text) if special else list(text.encode()) for seed, text in (scripts or {}).items()}
     return api_server(scripts=known, special=special, template=template, max_model_len=2048, num_blocks=2048, **how)
+
+
+async def failed_after_a_ping(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> bytes:
+    """The events of a stream whose engine fails when nothing but pings has come."""
+    pinged = asyncio.Event()
+
+    async def news(_: Generation) -> Any:
+        await pinged.wait()
+        raise EngineError("the engine is gone")
+
+    monkeypatch.setattr(Generation, "news", news)
+    monkeypatch.setattr(answer, "EventStream", partial(EventStream, ping_s=0.01))
+    call = RawCall(server.app, path, {**body, "stream": True})
+    while PING not in call.body:
+        await asyncio.sleep(0.001)
+    pinged.set()
+    await call.end()
+    assert call.complete
+    return call.body.replace(PING, b"")
 
 
 def joined(chunks: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:

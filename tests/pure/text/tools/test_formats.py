@@ -146,7 +146,7 @@ def test_collect_puts_broken_calls_back_and_keeps_cut_ones():
         ]
     )
     assert parsed.text == "a <g> b"
-    assert parsed.calls == [ToolCall("f", "{}"), ToolCall("h", "")]
+    assert parsed.calls == [ToolCall("f", "{}"), ToolCall("h", "", whole=False)]
     assert parsed.cut
 
 
@@ -163,3 +163,11 @@ def test_tidied_holds_white_space_until_it_is_known():
     parser = Tidied(make_parser("hermes"))
     assert parser.feed("So. ") == [Text("So.")]
     assert parser.finish() == [Text(" ")]
+
+
+@pytest.mark.parametrize("format", ["pythonic", "qwen3_coder", "hermes"])
+def test_arguments_that_no_parser_would_read_are_refused(format: str):
+    deep = '{"a":' * 600 + "1" + "}" * 600
+    with pytest.raises(RequestError, match="nest too deep") as caught:
+        serialise(format, [ToolCall("f", deep)])
+    assert caught.value.param == "tool_calls"

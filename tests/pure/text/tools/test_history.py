@@ -47,6 +47,7 @@ def test_calls_are_text_and_results_are_the_users():
         {"role": "assistant", "tool_calls": [call()]},
         result("three"),
         USER,
+        {"role": "user", "content": "And?"},
     ]
     assert with_calls_as_text(messages, "json") == [
         USER,
@@ -56,8 +57,8 @@ def test_calls_are_text_and_results_are_the_users():
         },
         {"role": "user", "content": "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"},
         {"role": "assistant", "content": '{"name": "f", "arguments": {}}'},
-        {"role": "user", "content": "<tool_response>\nthree\n</tool_response>"},
-        USER,
+        {"role": "user", "content": "<tool_response>\nthree\n</tool_response>\nHi"},  # one message: turns are taken
+        {"role": "user", "content": "And?"},
     ]
     assert with_calls_as_text([USER], "hermes") == [USER]
     assert with_calls_as_text([USER, result("x")], "hermes")[-1]["role"] == "user"
@@ -67,3 +68,10 @@ def test_arguments_that_are_no_object_are_refused_where_they_stand():
     with pytest.raises(RequestError, match="JSON text of an object") as caught:
         with_calls_as_text([USER, {"role": "assistant", "tool_calls": [call("{")]}], "hermes")
     assert caught.value.param == "messages[1].tool_calls"
+
+
+def test_tools_are_told_by_the_user_where_there_may_be_no_system_message():
+    told = with_tools_told([USER, USER], "hermes", [TOOL], takes_system=False)
+    assert told == [{"role": "user", "content": f"{BLOCK}\n\nHi"}, USER]
+    own = [{"role": "system", "content": "Be brief."}, USER]  # refused by the template, which says why
+    assert with_tools_told(own, "hermes", [TOOL], takes_system=False)[0]["content"] == f"Be brief.\n\n{BLOCK}"

@@ -10,13 +10,14 @@ from paceline.contracts.request import shown
 from paceline.errors import RequestError
 from paceline.server.api.protocol.blocks import BlockMessages, System
 from paceline.server.api.protocol.fields import Stop
-from paceline.server.api.protocol.functions import Functions, chat_choice, chat_tools, flat_functions
+from paceline.server.api.protocol.functions import Functions, chat_choice, chat_tools, flat_functions, neutral_schemas
 from paceline.server.api.protocol.parts import only, wrong
 from paceline.server.api.protocol.renamed import Names
 from paceline.server.api.protocol.shared import SharedFields
+from paceline.server.api.protocol.tools import NAME_SCHEMA
 
 _NAMES = (
-    (r"messages\[.*", "messages"),  # places differ
+    (r"messages\[.*|continue_final_message$", "messages"),  # places differ
     (r"max_completion_tokens$", "max_tokens"),
     (r"stop(\[\d+\])?$", "stop_sequences"),
     (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
@@ -65,9 +66,12 @@ _TOOL = {
     "type": "object",
     "properties": {
         "type": {"const": "custom"},
-        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"},
+        "name": NAME_SCHEMA,
         "description": {"type": "string"},
         "input_schema": {"type": "object"},
+        "strict": {"type": "boolean"},
+        **neutral_schemas(_NEUTRAL),
+        **{key: {} for key in _TAKEN},
     },
     "required": ["name", "input_schema"],
     "additionalProperties": False,

@@ -129,6 +129,7 @@ _BLOCKS = {
     "assistant": [
         _block("text", text=_STRING),
         _block("tool_use", id=_STRING, name=_STRING, input={"type": "object"}),
+        _block("thinking", thinking=_STRING),
     ],
 }
 _MESSAGE = [

@@ -16,11 +16,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from paceline.contracts.request import shown
 from paceline.errors import RequestError
 from paceline.server.errors import MediaTypeError
+from paceline.text.tools.exact_json import nests_within
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 MAX_DEPTH = 64  # of nested lists and objects
+DEPTH = f"at most {MAX_DEPTH} lists or objects within each other"
 LARGE_BYTES = 64 * 1024  # a longer body is parsed off the event loop
 
 _EXPECTED = {
@@ -95,26 +97,13 @@ def parse_json(data: bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         raise RequestError("the body is not a JSON object", seen=shown(value), expected='{"model": ..., ...}')
-    _check_depth(value)
+    if not nests_within(value, MAX_DEPTH):
+        raise _too_deep()
     return value
 
 
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if type(parent) is dict else parent)
-            if type(item) is dict or type(item) is list
-        ]
-        if not level:
-            return
-    raise _too_deep()
-
-
 def _too_deep() -> RequestError:
-    return RequestError("the body nests too deep", expected=f"at most {MAX_DEPTH} lists or objects within each other")
+    return RequestError("the body nests too deep", expected=DEPTH)
 
 
 def check(data: dict[str, Any], model: type[B]) -> B:

@@ -43,6 +43,11 @@ def flat_functions(
     return functions
 
 
+def neutral_schemas(neutral: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """JSON schemas of such keys."""
+    return {key: {"enum": [*values, None]} for key, values in neutral.items()}
+
+
 def chat_tools(tools: Functions | None, schema_key: str) -> list[dict[str, Any]] | None:
     """The same as a chat has them."""
     if tools is None:

@@ -15,6 +15,8 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from paceline.contracts.request import shown
 from paceline.errors import RequestError
+from paceline.server.api.protocol.body import DEPTH, MAX_DEPTH
+from paceline.text.tools.exact_json import nests_within
 
 MAX_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -120,18 +122,25 @@ def _tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
         arguments = function.get("arguments") or ""
         if not isinstance(arguments, (str, dict)):
             raise _wrong(f"{where}[{index}].function.arguments", arguments, "JSON as text")
-        calls.append({**call, "function": {**function, "arguments": _arguments(arguments)}})
+        calls.append({**call, "function": {**function, "arguments": _arguments(arguments, f"{where}[{index}]")}})
     return calls
 
 
-def _arguments(value: str | dict[str, Any]) -> Any:
-    if isinstance(value, str):
-        try:
-            parsed = msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return value
-        return parsed if isinstance(parsed, dict) else value
-    return value
+def _arguments(value: str | dict[str, Any], where: str) -> Any:
+    """Parsed where they are a JSON object; text that is none stays as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed = msgspec.json.decode(value)
+        deep = not nests_within(parsed, MAX_DEPTH)
+    except (msgspec.DecodeError, UnicodeError):
+        return value
+    except RecursionError:
+        deep = True
+    if deep:
+        param = f"{where}.function.arguments"
+        raise RequestError("arguments of a tool call nest too deep", param=param, seen=shown(value), expected=DEPTH)
+    return parsed if isinstance(parsed, dict) else value
 
 
 _TEXT_PART = {

@@ -28,5 +28,9 @@ def in_words_of(names: Names) -> Iterator[None]:
     except RequestError as error:
         if error.param is None or (param := renamed(error.param, names)) == error.param:
             raise
-        message, fix = (text.replace(error.param, param) for text in (error.message, error.fix))
+        # A sentence may use the name as a word ("a stop string is empty"); what it begins with, or a fix names, is the
+        # field.
+        field = re.escape(error.param) + r"(?!\w)"
+        message = re.sub("^" + field, lambda _: param, error.message)
+        fix = re.sub(r"(?<!\w)" + field, lambda _: param, error.fix)
         raise type(error)(message, param=param, seen=error.seen, expected=error.expected, fix=fix) from None

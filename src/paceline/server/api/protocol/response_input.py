@@ -114,12 +114,13 @@ def _unknown(kind: Any, place: str) -> RequestError:
     )
 
 
-_PART = {
-    "type": "object",
-    "properties": {"type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_TEXT = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}
+def _part(key: str, *kinds: str) -> dict[str, Any]:
+    properties = {"type": {"enum": list(kinds)}, key: {"type": "string"}}
+    return {"type": "object", "properties": properties, "required": ["type", key]}
+
+
+_PARTS = [_part("text", "input_text", "output_text", "text"), _part("refusal", "refusal")]
+_TEXT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": _PARTS}}]}
 _SCHEMA = {
     "anyOf": [
         {"type": "string"},
@@ -137,6 +138,15 @@ _SCHEMA = {
                             "content": _TEXT,
                         },
                         "required": ["role", "content"],
+                    },
+                    {
+                        "type": "object",
+                        "properties": {
+                            "type": {"const": "reasoning"},
+                            "summary": {"type": "array"},
+                            "content": {"type": "array", "items": _part("text", "reasoning_text")},
+                        },
+                        "required": ["type"],
                     },
                     {
                         "type": "object",

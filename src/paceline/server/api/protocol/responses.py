@@ -14,12 +14,13 @@ from paceline.contracts.request import shown
 from paceline.errors import RequestError
 from paceline.server.api.protocol.body import Body
 from paceline.server.api.protocol.fields import Stop
-from paceline.server.api.protocol.functions import Functions, chat_choice, chat_tools, flat_functions
+from paceline.server.api.protocol.functions import Functions, chat_choice, chat_tools, flat_functions, neutral_schemas
 from paceline.server.api.protocol.parts import only, wrong
 from paceline.server.api.protocol.renamed import Names
 from paceline.server.api.protocol.response_input import Input
 from paceline.server.api.protocol.shared import SharedFields
 from paceline.server.api.protocol.structured import JsonSchema
+from paceline.server.api.protocol.tools import NAME_SCHEMA
 
 _NAMES = (
     (r"messages(\[.*)?$", "input"),  # places differ
@@ -76,10 +77,11 @@ _FUNCTION = {
     "type": "object",
     "properties": {
         "type": {"const": "function"},
-        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"},
+        "name": NAME_SCHEMA,
         "description": {"type": "string"},
         "parameters": {"type": "object"},
         "strict": {"type": "boolean"},
+        **neutral_schemas(_NEUTRAL),
     },
     "required": ["type", "name"],
     "additionalProperties": False,

@@ -13,6 +13,7 @@ from paceline.errors import RequestError
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 _BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAX_WHERE = 200  # characters of a place; longer ones are cut
 _SINGLE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 
 
@@ -36,17 +37,22 @@ def check_schema(schema: Any, where: str) -> None:
             if not isinstance(schema[key], dict):
                 raise _wrong(f"{where}.{key}", schema[key], "an object of schemas")
             for name, each in schema[key].items():
-                check_schema(each, f"{where}.{key}.{name}")
+                check_schema(each, _below(where, f"{key}.{name[:MAX_WHERE]}"))
     for key in _LISTS:
         if key in schema:
             if not isinstance(schema[key], list) or not schema[key]:
                 raise _wrong(f"{where}.{key}", schema[key], "a list of schemas, at least one")
             for index, each in enumerate(schema[key]):
-                check_schema(each, f"{where}.{key}[{index}]")
+                check_schema(each, _below(where, f"{key}[{index}]"))
     for key in _SINGLE:
         if key in schema and not (key == "items" and isinstance(schema[key], list)):  # a list: drafts up to 2019
-            check_schema(schema[key], f"{where}.{key}")
+            check_schema(schema[key], _below(where, key))
+
+
+def _below(where: str, step: str) -> str:
+    """Cut at once: names may be long, and each is part of the place of all below it."""
+    return f"{where}.{step}"[:MAX_WHERE]
 
 
 def _wrong(where: str, value: Any, expected: str) -> RequestError:
-    return RequestError("this is no JSON schema", param=where[:200], seen=shown(value), expected=expected)
+    return RequestError("this is no JSON schema", param=where[:MAX_WHERE], seen=shown(value), expected=expected)

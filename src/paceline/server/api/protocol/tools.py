@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_TOOLS = 128  # OpenAI's
 _MODES = ("auto", "none", "required")
 _NAME = re.compile(r"[A-Za-z0-9_./:\-]{1,256}")
+NAME_SCHEMA = {"type": "string", "pattern": f"^{_NAME.pattern}$"}
 _TOOL_KEYS = ("type", "function")
 _FUNCTION_KEYS = ("name", "description", "parameters", "strict")
 _FORM = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
@@ -195,7 +196,7 @@ _TOOL_SCHEMA = {
         "function": {
             "type": "object",
             "properties": {
-                "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+                "name": NAME_SCHEMA,
                 "description": {"type": "string"},
                 "parameters": {"type": "object"},
                 "strict": {"type": "boolean"},

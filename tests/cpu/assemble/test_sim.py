@@ -1,0 +1,83 @@
+"""What a simulated engine takes from files: weights as they would be held, prices as they were timed here."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from tests.fakes.model_folder import write_model
+
+import paceline
+from paceline import hub
+from paceline.assemble import sim
+from paceline.assemble.sim import simulated_engine
+from paceline.assemble.step_cost import calibration_path, kv_bytes_per_token, save_calibration
+from paceline.config import load_config
+from paceline.contracts.ports import StepShape
+from paceline.contracts.specs import DeviceSpec
+from paceline.cost import Calibration, CalibrationKey, StepCost, TimedCell, decode_shape
+from paceline.errors import ConfigError
+
+HERE = DeviceSpec(kind="cpu", name="two cores", memory_bytes=1 << 32, num_cores=2, gflops=100.0, memory_gbps=10.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def test_floats_count_in_the_compute_type_and_not_as_stored(folder: Path) -> None:
+    spec = hub.describe(hub.resolve(str(folder), folder))
+    assert spec.weight_bytes == pytest.approx(4 * spec.num_parameters, rel=0.01)
+    for dtype, size in (("auto", 2), ("float32", 4)):  # a card computes in 16 bits when nothing else is said
+        engine = simulated_engine(load_config(None, {"model": str(folder), "dtype": dtype}), card="l4")
+        assert engine.memory.ledger.weights.predicted_bytes == size * spec.num_parameters
+
+
+class FlatPrior:
+    def step_ms(self, shape: StepShape) -> float:
+        return 10.0
+
+
+def test_this_machines_own_times_are_found_and_those_of_another_model_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
+    monkeypatch.setattr(sim, "find_device", lambda _: (HERE, "float32"))
+    config = load_config(None, {"model": str(folder)})
+    counted = simulated_engine(config)
+    assert counted.cost_source.startswith("counts over")
+    key = CalibrationKey(
+        device="cpu two cores",
+        num_cores=2,
+        num_threads=2,
+        model="tiny",
+        revision=counted.spec.revision,
+        dtype="float32",
+        weights="1 bytes, auto",
+        activations="float",
+        kv_bytes_per_token=kv_bytes_per_token(counted.replica.layout.groups),
+        numerics="fast",
+        kernels="k",
+        paceline=paceline.__version__,
+        torch=version("torch"),
+    )
+    cell = TimedCell(cell="a row", shape=decode_shape(1, 64), ms=10.0, spread=0.0, tries=3)
+    made = Calibration(
+        key=key,
+        prices=StepCost.from_prior(FlatPrior()).prices,
+        cells=(cell,),
+        probe_ms=(10.0, 10.0),
+        load_gbps=1.0,
+        gflops=1.0,
+        memory_gbps=1.0,
+    )
+    path = calibration_path(tmp_path, key)
+    save_calibration(path, made)
+    timed = simulated_engine(config)
+    assert timed.cost_source == "1 sizes of step timed for tiny on cpu two cores"
+    assert timed.cost.step_ms(decode_shape(3, 100)) == pytest.approx(10.0)
+    other = write_model(tmp_path / "other", seed=1)
+    with pytest.raises(ConfigError, match="revision"):
+        simulated_engine(load_config(None, {"model": str(other)}), calibration=path)
