@@ -49,7 +49,7 @@ def fair_coin_p(heads: int, tosses: int) -> float:
 
 def fair_coin_mass(heads: int, tosses: int) -> float:
     """P(exactly so many heads)."""
-    return math.comb(tosses, heads) / 2**tosses
+    return float(math.comb(tosses, heads) / 2**tosses)
 
 
 def ranks(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
