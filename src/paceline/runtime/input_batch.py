@@ -169,11 +169,14 @@ class InputBatch:
         positions[:] = plan.start
         if self._windows is not None:
             self._slide(row, positions)
-        frame.input_ids[:] = self.tokens[row, positions]
-        np.add(plan.start, 1, out=frame.seq_lens)
-        np.multiply(self.tables[:, row, positions // block_size], block_size, out=frame.slots)
-        frame.slots += positions % block_size
-        frame.tables[:] = self.tables[:, row, :width]
+        if num_rows == 1:
+            self._fill_one(frame, int(row[0]), int(positions[0]), width)
+        else:
+            frame.input_ids[:] = self.tokens[row, positions]
+            np.add(plan.start, 1, out=frame.seq_lens)
+            np.multiply(self.tables[:, row, positions // block_size], block_size, out=frame.slots)
+            frame.slots += positions % block_size
+            frame.tables[:] = self.tables[:, row, :width]
         if 0 in plan.sample.tolist():
             sampling = plan.sample.nonzero()[0]
             draw_row, last = row[sampling], positions[sampling]
@@ -196,6 +199,16 @@ class InputBatch:
             draw_row=draw_row,
             draw_position=last + 1 - self.num_prompt[draw_row],
         )
+
+    def _fill_one(self, frame: _DecodeFrame, row: int, position: int, width: int) -> None:
+        """One stream is the commonest step there is, and plain indices take a third of the time of index arrays."""
+        block, offset = divmod(position, self.layout.block_size)
+        frame.input_ids[0] = self.tokens[row, position]
+        frame.seq_lens[0] = position + 1
+        table = self.tables[:, row]
+        np.multiply(table[:, block, None], self.layout.block_size, out=frame.slots)
+        frame.slots += offset
+        frame.tables[:, 0] = table[:, :width]
 
     def _draft_slots(self, plan: StepPlan, first: np.ndarray) -> np.ndarray:
         """Which of the T positions hold the plan's drafts."""
