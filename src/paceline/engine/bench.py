@@ -159,10 +159,11 @@ def run(
 ) -> list[dict[str, Any]]:
     """One entry per row count, with nobody waiting and with `waiting` requests.
 
-    The best of a few rounds over all cells: a machine that others share has slow spells of seconds, and they say nothing
-    about the code. Keys: `rows`, `waiting`, `parts` (name -> median µs), `host_ms` (their sum, `encode` excluded: it is paid only when
-    the executor is in another process), `limit_ms` (None where no limit is set). `make_build` lends the runtime's
-    input build, to be measured with them; `make_cost` the prices that `plan` asks and `apply` teaches.
+    The best of a few rounds over all cells: a machine that others share has slow spells of seconds, and they say
+    nothing about the code. Keys: `rows`, `waiting`, `parts` (name -> median µs), `host_ms` (their sum, `encode`
+    excluded: it is paid only when the executor is in another process), `limit_ms` (None where no limit is set).
+    `make_build` lends the runtime's input build, to be measured with them; `make_cost` the prices that `plan` asks and
+    `apply` teaches.
     """
     table: list[dict[str, Any]] = []
     cells = [(num_rows, num_waiting) for num_rows in rows for num_waiting in dict.fromkeys((0, waiting))]
