@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from functools import cache
-from zlib import crc32
 
 import httpx._transports.default as httpx_transport
 import pytest
@@ -24,7 +23,7 @@ settings.register_profile(
 settings.register_profile("long", parent=settings.get_profile("suite"), derandomize=False, max_examples=1000)
 settings.load_profile("suite")
 
-# These begin first, each worker with some of them, so that no core waits for one of them in the end.
+# These begin first, so that no core waits for one of them in the end.
 TAKES_LONG = (
     "tests/cpu/embedded/",
     "tests/cpu/test_memory_limit",
@@ -48,17 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("long")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deal modules to workers, which begin with equal parts of the list: all kinds of tests to each, so that some
-    compute while others wait for a server."""
-    modules: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    hands: list[list[pytest.Item]] = [[] for _ in range(getattr(config, "workerinput", {}).get("workercount", 1))]
-    order = sorted(modules, key=lambda name: (not name.startswith(TAKES_LONG), crc32(name.encode())))
-    for name in order:
-        min(hands, key=len).extend(modules[name])
-    items[:] = [item for hand in hands for item in hand]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(TAKES_LONG))
 
 
 def pytest_collection_finish() -> None:
