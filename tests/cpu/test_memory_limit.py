@@ -81,6 +81,7 @@ class TestAtTheLimit:
         assert kernels != "onednn" or not report["linear"].startswith("native")
         check(report)
 
+    @pytest.mark.long
     def test_seventy_steps_in_reference_numerics_stay_below_the_predicted_peak(self, folder: Path) -> None:
         check(run_at_limit(folder, "reference", steps=70))
 

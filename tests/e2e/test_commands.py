@@ -71,7 +71,9 @@ def test_doctor_shows_device_kernels_knobs_and_memory(paceline: Run) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/first-ten-minutes.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", pytest.param("docs/guides/first-ten-minutes.md", marks=pytest.mark.long)]
+)
 def test_python_in_the_pages_runs(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     blocks = [block for block in blocks if "localhost:8000" not in block]  # those ask a server: see test_curl

@@ -113,8 +113,8 @@ def test_a_dying_child_ends_every_open_request_with_an_error() -> None:
 
 def test_an_executor_failure_reaches_every_open_request() -> None:
     with child("crash") as client:
-        for i in range(3):
-            client.submit(make_request(i, [1, 2, i], 200, sampling={"ignore_eos": True}))
+        # in one call: one by one, the first may have ended before the third comes
+        client.submit_all([make_request(i, [1, 2, i], 200, sampling={"ignore_eos": True}) for i in range(3)])
         ended = collect(pull(client, 3))
         assert all("fell off the bus" in (f.last.error or "") for f in ended.values())
 

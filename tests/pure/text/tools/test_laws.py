@@ -28,7 +28,7 @@ from paceline.text.tools import (
 
 # what may vanish behind calls
 MARKUP = r"(?:\s|</tool_call>|<\|python_end\|>|<\|tool_call_end\|>|<\|/tool_call\|>|</TOOLCALL>|```|[\],;])*"
-few = settings(max_examples=settings().max_examples // 4)  # of each format
+few = settings(max_examples=settings().max_examples // 6)  # of each format
 SAME_TEXT = ("hermes", "llama3_json", "mistral", "mistral_args", "json")  # arguments come out as they were written
 
 
