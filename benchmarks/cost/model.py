@@ -11,29 +11,18 @@ import random
 import time
 from collections.abc import Callable
 
+from tests.pure.config.specs import SMOLLM2
+
 from paceline.contracts.ports import StepShape
-from paceline.contracts.specs import DeviceSpec, LayerSpec, ModelSpec
+from paceline.contracts.specs import DeviceSpec
 from paceline.cost import StepCost, StepPrior, decode_shape, joined, prefill_shape
 
 CALLS = 2000
 
 
 def make_cost() -> StepCost:
-    spec = ModelSpec(
-        family="llama",
-        name="small",
-        revision="",
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_heads=9,
-        num_kv_heads=3,
-        head_dim=64,
-        layers=(LayerSpec(),) * 30,
-        max_model_len=2048,
-    )
     device = DeviceSpec(kind="cpu", name="", memory_bytes=1 << 33, num_cores=2, gflops=200.0, memory_gbps=20.0)
-    return StepCost.from_prior(StepPrior(spec, device))
+    return StepCost.from_prior(StepPrior(SMOLLM2, device))
 
 
 def make_shapes() -> list[StepShape]:

@@ -47,6 +47,7 @@ def walk(question: Question, found: Search) -> tuple[Step, ...]:
 
 
 def one_device(found: Search) -> Step:
+    """Does the model with KV for this traffic fit one device, and what does that carry?"""
     single = _best(found, lambda layout: layout.degrees.num_ranks == 1)
     chosen = found.chosen
     taken = chosen is not None and chosen.layout.degrees.num_ranks == 1
@@ -69,6 +70,7 @@ def one_device(found: Search) -> Step:
 
 
 def tensor_parallel(question: Question, found: Search) -> Step:
+    """Is a decode step so much faster divided within a node that each device carries more?"""
     name = "tensor parallel in a node"
     per_node = question.fleet.per_node
     if per_node == 1:
@@ -92,6 +94,7 @@ def tensor_parallel(question: Question, found: Search) -> Step:
 
 
 def over_nodes(question: Question, found: Search) -> Step:
+    """Must a group leave its node, or does it carry more across?"""
     name = "over nodes"
     fleet = question.fleet
     if fleet.num_nodes == 1:
@@ -112,6 +115,7 @@ def over_nodes(question: Question, found: Search) -> Step:
 
 
 def replicas(question: Question, found: Search) -> Step:
+    """More, smaller replicas against one over all devices, whole and with a device lost."""
     name, total = "replicas", question.fleet.num_devices
     if total == 1:
         return Step(name=name, inequality="1 device", holds=False, why="there is room for one")
@@ -130,6 +134,7 @@ def replicas(question: Question, found: Search) -> Step:
 
 
 def experts(question: Question, found: Search) -> Step:
+    """Experts spread over ranks against experts divided by width."""
     name, spec = "expert parallel", question.spec
     if spec.experts is None:
         return Step(name=name, inequality="0 experts", holds=False, why="the model is dense")

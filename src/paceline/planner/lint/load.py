@@ -26,6 +26,7 @@ def with_load(facts: Facts) -> str:
 
 
 def check_lengths(facts: Facts) -> Iterator[Finding]:
+    """A load all of whose requests have one pair of lengths."""
     load = _load(facts)
     streams: dict[str, list[Asked]] = {}
     for request in load.requests:
@@ -79,6 +80,7 @@ LENGTHS = Rule(
 
 
 def check_closed(facts: Facts) -> Iterator[Finding]:
+    """Targets of a closed loop, with a rate for an open one: below what a run reached, where there is one."""
     load = _load(facts)
     asked = [terms.name for terms in facts.slo if _has_terms(terms)]
     if not load.closed_loop or not asked:
@@ -124,6 +126,7 @@ CLOSED = Rule(
 
 
 def check_alone(facts: Facts) -> Iterator[Finding]:
+    """Targets that were only ever asked of one request at a time."""
     load = _load(facts)
     asked = [terms.name for terms in facts.slo if _has_terms(terms)]
     if len(load.requests) < 2 or not asked:
@@ -178,6 +181,7 @@ ALONE = Rule(
 
 
 def check_bursts(facts: Facts) -> Iterator[Finding]:
+    """A load whose gaps vary far less than those of a trace of the service."""
     load, trace = _load(facts), facts.trace
     assert trace is not None, "needs()"
     planned = gap_cv(load.at_s)

@@ -14,6 +14,7 @@ from paceline.planner.lint.words import CONFIGURED, fact, listed, ms
 
 
 def check_changes(facts: Facts) -> Iterator[Finding]:
+    """Steps of an experiment, or two runs, between which more than one group of options changed."""
     for pair in facts.pairs:
         groups = dict.fromkeys(change.group for change in pair.changes)
         if len(groups) < 2:
@@ -65,6 +66,7 @@ _CLIENT_FIX = "run the client on another machine, give it a core of its own, rai
 
 
 def check_client(facts: Facts) -> Iterator[Finding]:
+    """A client that sent late, or was too busy to be believed, in a run."""
     assert facts.run is not None, "needs()"
     found = [caution for caution in facts.run.metrics.cautions if caution.code in _CLIENT]
     if not found:
@@ -108,6 +110,7 @@ CLIENT = Rule(
 
 
 def check_retries(facts: Facts) -> Iterator[Finding]:
+    """Requests of a run that stand in its records more than once."""
     assert facts.run is not None, "needs()"
     counts = Counter(r.id for r in facts.run.requests)
     again = sorted(number for number, count in counts.items() if count > 1)
