@@ -129,7 +129,7 @@ TABLE: tuple[Kernel, ...] = (
         "linear",
         "reference",
         f"{REFERENCE}.linear:ReferenceLinear",
-        "rows padded to 16: bits independent of the batch",
+        "products of 16 rows: bits independent of the batch",
         numerics=BOTH,
     ),
     Kernel(
