@@ -33,6 +33,8 @@ UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use 
 }
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")
+# For tests that watch every access. Unrolled tiles take many minutes to compile so at -O3; vectors lie where rows do.
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,null", "-fno-sanitize-recover=all")
 
 
 def source_digest() -> str:
@@ -55,19 +57,22 @@ def find_compiler() -> str | None:
     return next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
 
 
-def compile_library(target: Path = LIBRARY) -> None:
-    """Build the library. Raises RuntimeError with the compiler's words. `target` appears whole or not at all."""
+def compile_library(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> None:
+    """Build the library. Raises RuntimeError with the compiler's words. `target` appears whole or not at all.
+
+    `extra`: flags beside those that the digest stands for, such as SANITIZED."""
     compiler = find_compiler()
     if compiler is None:
         raise RuntimeError(why_not())
     with tempfile.TemporaryDirectory() as folder:
         objects = []
-        for name, extra in UNITS.items():
+        for name, instructions in UNITS.items():
             objects.append(str(Path(folder) / f"{name}.o"))
             _run(
                 [
                     compiler,
                     *FLAGS,
+                    *instructions,
                     *extra,
                     f'-DSOURCE_DIGEST="{source_digest()}"',
                     "-c",
@@ -77,7 +82,7 @@ def compile_library(target: Path = LIBRARY) -> None:
                 ]
             )
         built = Path(folder) / target.name
-        _run([compiler, "-shared", "-pthread", "-o", str(built), *objects])
+        _run([compiler, *extra, "-shared", "-pthread", "-o", str(built), *objects])
         # a rename within one folder replaces a library in use without harm; two builds at once do not meet
         beside = target.with_suffix(f".{os.getpid()}.new")
         shutil.copyfile(built, beside)
