@@ -27,6 +27,7 @@ from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, K
 from paceline.contracts.request import Request
 from paceline.engine import kv_window
 from paceline.engine.block_pool import BlockPool
+from paceline.engine.kv_audit import audit
 from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
 from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV, View
 
@@ -63,6 +64,7 @@ class KVManager:
         self.share_tenants = share_tenants
         self._block_size = layout.block_size
         self._num_groups = len(layout.groups)
+        self._nothing: tuple[tuple[int, ...], ...] = ((),) * self._num_groups
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
         self._window_blocks = [group.max_blocks(NEVER, max_chunk_tokens) for group in layout.groups]
         self._cache = PrefixCache(layout.groups, event_capacity=event_capacity)
@@ -121,7 +123,7 @@ class KVManager:
                 match = self._cache.match(keys, max_hit_tokens // self._block_size)
                 num_hit, pending, reason = match.num_blocks, match.pending, match.miss_reason
             hit_tokens = num_hit * self._block_size
-            hits = tuple(
+            hits = self._nothing if not num_hit else tuple(
                 self._cache.blocks(keys, index, group.first_visible_block(hit_tokens), num_hit)
                 for index, group in enumerate(self.layout.groups)
             )
@@ -243,13 +245,15 @@ class KVManager:
         pool = self._pool
         begin = kv.capacity_tokens // self._block_size
         end = ceil_div(num_tokens, self._block_size)
-        if self._num_groups == 1 and not self._sliding and not kv.promised[0]:  # decoding, as most models do
-            if end - begin > pool.available:
+        if self._num_groups == 1 and not self._sliding:  # as most models are
+            promised = min(end - begin, kv.promised[0])
+            if end - begin - promised > pool.available:
                 return None
-            kv.tables[0] += (taken := pool.allocate(end - begin))
+            kv.tables[0] += (taken := pool.allocate(end - begin, promised=promised))
+            kv.promised[0] -= promised
             kv.capacity_tokens, kv.num_blocks = end * self._block_size, kv.num_blocks + end - begin
             return [(0, begin + at, block) for at, block in enumerate(taken)]
-        from_promise = [min(end - begin, promised) for promised in kv.promised]
+        from_promise = [min(end - begin, left) for left in kv.promised]
         total, promised = (end - begin) * self._num_groups, sum(from_promise)
         if total - promised > pool.available:
             return None
@@ -268,6 +272,18 @@ class KVManager:
             if begin < kv.num_known_blocks:
                 kv_window.grew(pool, kv, group, begin)
         return new
+
+    def grow_rows(self, rows: Sequence[SequenceKV]) -> bool:
+        """`grow` by one block for each entry, in this order, of rows that owe nothing to a promise. False: do it one by
+        one, since there are windows or groups, or something cached would have to go."""
+        pool, size = self._pool, self._block_size
+        if self._sliding or self._num_groups > 1 or len(rows) > min(pool.num_free, pool.available):
+            return False
+        for kv, block in zip(rows, pool.allocate(len(rows)), strict=True):
+            kv.tables[0].append(block)
+            kv.capacity_tokens += size
+            kv.num_blocks += 1
+        return True
 
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
         """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
@@ -310,11 +326,13 @@ class KVManager:
         assert self._live.pop(kv.request_id, None) is kv, "released twice"
         assert in_flight_step is None or in_flight_step > self._last_step_done, "its blocks would wait for ever"
         pool.unpromise(sum(kv.promised))
-        blocks = [block for row in zip(*kv.tables, strict=True) for block in row if block != NULL_BLOCK]
+        if self._num_groups == 1 and not self._sliding:
+            blocks = kv.tables[0]
+        else:
+            blocks = [block for row in zip(*kv.tables, strict=True) for block in row if block != NULL_BLOCK]
         for group in self._sliding:
             kv_window.end_promise(pool, kv, group)
-        for block in reversed(blocks + kv.sources):
-            pool.deref(block, pin=in_flight_step)
+        pool.deref_all((blocks + kv.sources)[::-1], pin=in_flight_step)
         while kv.pending:
             self._cache.settle(kv.pending.pop())
         kv.tables = [[] for _ in self.layout.groups]
@@ -380,21 +398,4 @@ class KVManager:
 
     def check(self) -> None:
         """Assert the ledger's laws. Walks everything; for tests and audits."""
-        pool = self._pool
-        pool.check()
-        refs: Counter[int] = Counter()
-        for kv in self._live.values():
-            refs.update(kv.sources)
-            kv.check(self.layout.groups, self.max_chunk_tokens)
-            refs.update(block for table in kv.tables for block in table if block != NULL_BLOCK)
-            assert all(self._cache.owner(key) == kv.request_id for key in kv.pending)
-        assert dict(refs) == {block: pool.refs(block) for block in refs}
-        assert len(refs) == pool.num_held
-        for block, backer in pool.backers():
-            owner = self._live[backer]
-            assert any(block in owner.tables[group] for group in self._sliding)
-            assert owner.capacity_tokens < owner.num_known_blocks * self._block_size, "backed behind the promise"
-        assert pool.reserved == sum(sum(kv.promised) for kv in self._live.values())
-        assert self._cache.num_pending == sum(len(kv.pending) for kv in self._live.values())
-        for entry in self._cache.entries():
-            assert pool.label(entry.block) is entry
+        audit(self.layout.groups, self.max_chunk_tokens, self._pool, self._cache, self._live)

@@ -37,7 +37,7 @@ from paceline.contracts.kv import (
     chain_key,
     root_key,
 )
-from paceline.contracts.request import Request
+from paceline.contracts.request import Request, TokenPrompt
 
 Value = TypeVar("Value")
 GHOST_CAPACITY = 16_384  # evicted keys remembered, to tell "evicted" from "cold"
@@ -49,12 +49,12 @@ class SequenceKeys:
     its residency: it stays valid across preemptions. Opaque to the scheduler except for `extend`.
     """
 
-    __slots__ = ("_block_size", "_request", "_tail", "closed", "first_digest", "keys", "root", "tokens")
+    __slots__ = ("_block_size", "_has_extras", "_request", "_tail", "closed", "first_digest", "keys", "root", "tokens")
 
     def __init__(self, request: Request, domain: CacheDomain, block_size: int, *, enabled: bool = True) -> None:
         self._request = request
         self._block_size = block_size
-        self.root = root_key(domain)
+        self.root = root_key(domain) if enabled else b""
         self.keys: list[BlockKey] = []
         self.tokens: list[bytes] = []  # little-endian int32 of each keyed block
         self.first_digest = b""  # of the first block, without the domain
@@ -63,6 +63,7 @@ class SequenceKeys:
         if not enabled:
             return
         prompt = request.prompt
+        self._has_extras = bool(prompt.spans) or not isinstance(prompt, TokenPrompt)
         known = prompt.num_keyed_tokens
         if known == prompt.num_tokens:
             ids = request.initial_ids()
@@ -90,10 +91,11 @@ class SequenceKeys:
 
     def _append(self, tokens: bytes) -> None:
         begin = len(self.keys) * self._block_size
-        extras = self._request.prompt.key_extras(begin, begin + self._block_size)
-        if not self.keys:
+        extras = self._request.prompt.key_extras(begin, begin + self._block_size) if self._has_extras else ()
+        keys = self.keys
+        if not keys:
             self.first_digest = chain_key(b"", tokens, extras)
-        self.keys.append(chain_key(self.parent(len(self.keys)), tokens, extras))
+        keys.append(chain_key(keys[-1] if keys else self.root, tokens, extras))
         self.tokens.append(tokens)
 
     def parent(self, index: int) -> BlockKey:

@@ -32,7 +32,7 @@ from paceline.sim.executor import SimulatedExecutor, simulated_caps
 from paceline.sim.prompts import NUM_IDS, Answers, Prompts
 from paceline.sim.replica import Replica
 
-_DECISIONS = 64  # that a replica remembers: a fleet has many
+_DECISIONS = 0  # nobody asks a simulated replica why
 _KV_EVENTS = 1  # nobody follows a simulated cache
 SIZE_PROMPT, SIZE_OUTPUT, SIZE_ROWS = 128, 16, 8  # what a server's size is taken from: see lab.experiment.sizing
 
@@ -47,9 +47,16 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_replica(
-    index: int, spec: ReplicaSpec, cost: CostModel, answers: Answers, *, macro_steps: bool = True
+    index: int,
+    spec: ReplicaSpec,
+    cost: CostModel,
+    answers: Answers,
+    *,
+    macro_steps: bool = True,
+    write_plans: bool = False,
 ) -> Replica:
-    """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`."""
+    """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`.
+    `write_plans`: each step goes through the executor as a plan, which takes longer and changes nothing."""
     settings = spec.settings
     if settings.num_draft_tokens:
         raise UnsupportedError("drafts are not simulated", seen=settings.num_draft_tokens, expected="0")
@@ -70,7 +77,8 @@ def make_replica(
     scheduler = Scheduler(settings, caps, kv, cost, decisions=DecisionRing(_DECISIONS))
     clock = VirtualClock()
     executor = SimulatedExecutor(caps, None, clock, answers)
-    return Replica(index, scheduler, kv, executor, clock, cost, macro_steps=macro_steps)
+    unwritten = None if write_plans or not macro_steps else answers
+    return Replica(index, scheduler, kv, executor, clock, cost, macro_steps=macro_steps, answers=unwritten)
 
 
 def make_cluster(
