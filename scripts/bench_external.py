@@ -49,7 +49,7 @@ def folder_with(data: Path, pattern: str) -> Path | None:
 
 
 def reason_to_skip(want: Wanted, folder: Path | None, url: str) -> str:
-    """"": it can run."""
+    """ "": it can run."""
     if not want.data:
         return "its docstring has no line `Data: subfolder/pattern`"
     if folder is None:

@@ -100,24 +100,17 @@ class BlockPool(Generic[Label]):
             del returned[len(returned) - count :]
             refs.update(dict.fromkeys(blocks, 1))
             return blocks
-        if not returned and count <= self.num_blocks - self._next_fresh + 1:
-            blocks = list(range(self._next_fresh, self._next_fresh + count))
-            self._next_fresh += count
-            refs.update(dict.fromkeys(blocks, 1))
-            return blocks
-        blocks = []
-        for _ in range(count):
-            if self._returned:
-                block = self._returned.pop()
-            elif self._next_fresh <= self.num_blocks:
-                block = self._next_fresh
-                self._next_fresh += 1
-            else:
-                block, _none = self._cached.popitem(last=False)
-                self.num_evictions += 1
-                self._on_evict(self._labels.pop(block))
-            self._refs[block] = 1
+        blocks = returned[::-1]
+        returned.clear()
+        fresh = min(count - len(blocks), self.num_blocks - self._next_fresh + 1)
+        blocks += range(self._next_fresh, self._next_fresh + fresh)
+        self._next_fresh += fresh
+        for _ in range(count - len(blocks)):
+            block, _none = self._cached.popitem(last=False)
+            self.num_evictions += 1
+            self._on_evict(self._labels.pop(block))
             blocks.append(block)
+        refs.update(dict.fromkeys(blocks, 1))
         return blocks
 
     def ref(self, block: int) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -136,7 +137,7 @@ class Horizon:
         last_step = life.applied_step = life.step - 1
         life.computed_tokens += num * num_rows
         now = times[-1]
-        chunks = [(time, 1) for time in times[1:]]
+        chunks = list(zip(times[1:], repeat(1)))
         before = chunks[:-1]  # of all steps but the last
         computed: list[int] = []
         alone: list[bool] = []  # the last token is looked at by itself
@@ -198,11 +199,9 @@ class Horizon:
                 grows.append((step, _GROW, index))
             if (step := max(1, kv.next_commit - computed[index])) < num:
                 commits.append((step, _COMMIT, index))
-        if grows and self._grow_at_once(states, grows, num, times):
-            grows = []
-        events = grows + commits
-        if not events:
+        if self._blocks_at_once(states, computed, grows, commits, num, times):
             return
+        events = grows + commits
         heapify(events)
         while events:
             step, kind, index = heappop(events)
@@ -222,15 +221,30 @@ class Horizon:
                 if (step := max(step + 1, kv.next_commit - begin)) < num:
                     heappush(events, (step, _COMMIT, index))
 
-    def _grow_at_once(
-        self, states: list[RequestState], first: list[tuple[int, int, int]], num: int, times: Sequence[float]
+    def _blocks_at_once(
+        self,
+        states: list[RequestState],
+        computed: list[int],
+        grows: list[tuple[int, int, int]],
+        commits: list[tuple[int, int, int]],
+        num: int,
+        times: Sequence[float],
     ) -> bool:
-        """The blocks of all steps in the order of the steps. False: they must be taken one by one. What is published
-        in between changes nothing as long as nothing cached has to go."""
+        """The blocks of all steps, in the order of the steps; what is published is left to the end. False: they must
+        be taken one by one. Where all that is published is new, the order of both does not matter."""
+        if not (grows or commits):
+            return True
         size = self._block_size
-        every = sorted([(at, index) for step, _, index in first for at in range(step, num + 1, size)])
+        published: list[bytes] = []
+        for _, _, index in commits:
+            state = states[index]
+            state.extend_keys()
+            assert state.keys is not None
+            assert state.kv is not None
+            published += state.keys.keys[state.kv.committed : (computed[index] + num) // size]
+        every = sorted([(at, index) for step, _, index in grows for at in range(step, num + 1, size)])
         rows = [states[index] for _, index in every]
-        if not self._life.kv.grow_rows([state.kv for state in rows if state.kv is not None]):
+        if not self._life.kv.grow_rows([state.kv for state in rows if state.kv is not None], published):
             return False
         for state, (step, _) in zip(rows, every, strict=True):
             state.capacity += size

@@ -1,4 +1,4 @@
-"""What must hold between blocks, sequences and the prefix cache, checked by walking all of them: for tests and audits."""
+"""What must hold between blocks, sequences and the prefix cache, checked by walking all: for tests and audits."""
 
 from __future__ import annotations
 

@@ -103,9 +103,9 @@ class KVManager:
         """What it would hit and need now.
 
         `max_hit_tokens` is usually `num_known_tokens - 1`: the last known token is always recomputed, for its logits.
-        `use_cache=False`: the request needs logits of prompt positions. `fork_from`: a live sibling that has computed
-        at least `fork_tokens` of the same tokens; when it has not, or is gone, the quote is an ordinary one.
-        `readmission`: a preempted request comes back, so hit rate and miss reasons do not count it again.
+        `use_cache=False`: it needs logits of prompt positions. `fork_from`: a live sibling that has computed at least
+        `fork_tokens` of the same tokens; when it has not, or is gone, the quote is an ordinary one. `readmission`: a
+        preempted request comes back, so hit rate and miss reasons do not count it again.
         """
         assert 0 <= fork_tokens <= max_hit_tokens < num_known_tokens
         sibling, pending, reason = fork_from, None, ""
@@ -123,10 +123,7 @@ class KVManager:
                 match = self._cache.match(keys, max_hit_tokens // self._block_size)
                 num_hit, pending, reason = match.num_blocks, match.pending, match.miss_reason
             hit_tokens = num_hit * self._block_size
-            hits = self._nothing if not num_hit else tuple(
-                self._cache.blocks(keys, index, group.first_visible_block(hit_tokens), num_hit)
-                for index, group in enumerate(self.layout.groups)
-            )
+            hits = self._hits(keys, num_hit) if num_hit else self._nothing
         promises, taken = self._demand(num_known_tokens, hit_tokens, hits, tail)
         return Quote(
             request_id=request_id,
@@ -143,6 +140,10 @@ class KVManager:
             readmission=readmission,
             version=self._pool.version,
         )
+
+    def _hits(self, keys: SequenceKeys, num_hit: int) -> tuple[tuple[int, ...], ...]:
+        tokens, groups = num_hit * self._block_size, self.layout.groups
+        return tuple(self._cache.blocks(keys, i, g.first_visible_block(tokens), num_hit) for i, g in enumerate(groups))
 
     def _fork(self, sibling: SequenceKV | None, num_tokens: int) -> View | None:
         if sibling is None or not num_tokens or self._live.get(sibling.request_id) is not sibling:
@@ -242,9 +243,7 @@ class KVManager:
         """
         if num_tokens <= kv.capacity_tokens:
             return NOTHING_NEW
-        pool = self._pool
-        begin = kv.capacity_tokens // self._block_size
-        end = ceil_div(num_tokens, self._block_size)
+        pool, begin, end = self._pool, kv.capacity_tokens // self._block_size, ceil_div(num_tokens, self._block_size)
         if self._num_groups == 1 and not self._sliding:  # as most models are
             promised = min(end - begin, kv.promised[0])
             if end - begin - promised > pool.available:
@@ -273,11 +272,11 @@ class KVManager:
                 kv_window.grew(pool, kv, group, begin)
         return new
 
-    def grow_rows(self, rows: Sequence[SequenceKV]) -> bool:
-        """`grow` by one block for each entry, in this order, of rows that owe nothing to a promise. False: do it one by
-        one, since there are windows or groups, or something cached would have to go."""
+    def grow_rows(self, rows: Sequence[SequenceKV], published: Sequence[BlockKey]) -> bool:
+        """`grow` by one block for each entry, in this order, of rows whose promises are used up. False: do it one by
+        one, since in between `published` would change what is evicted or found, or windows move."""
         pool, size = self._pool, self._block_size
-        if self._sliding or self._num_groups > 1 or len(rows) > min(pool.num_free, pool.available):
+        if self._sliding or self._num_groups > 1 or len(rows) > pool.available or not self._cache.are_new(published):
             return False
         for kv, block in zip(rows, pool.allocate(len(rows)), strict=True):
             kv.tables[0].append(block)
@@ -306,16 +305,17 @@ class KVManager:
             kv.next_commit = min(kv.next_commit, next_slide)
 
     def _publish(self, kv: SequenceKV, keys: SequenceKeys, num_full: int) -> None:
-        for index in range(kv.committed, min(num_full, len(keys))):
+        cache, set_label, pending, end = self._cache, self._pool.set_label, kv.pending, min(num_full, len(keys))
+        for index in range(kv.committed, end):
             for group, table in enumerate(kv.tables):
                 block = table[index]
                 if block != NULL_BLOCK:
-                    entry = self._cache.add(keys, index, group, block)
+                    entry = cache.add(keys, index, group, block)
                     if entry is not None:
-                        self._pool.set_label(block, entry)
-            if kv.pending and kv.pending[-1] == keys.keys[index]:
-                self._cache.settle(kv.pending.pop())
-            kv.committed = index + 1
+                        set_label(block, entry)
+            if pending and pending[-1] == keys.keys[index]:
+                cache.settle(pending.pop())
+        kv.committed = max(kv.committed, end)
 
     def release(self, kv: SequenceKV, *, in_flight_step: int | None = None) -> None:
         """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it.
@@ -326,10 +326,9 @@ class KVManager:
         assert self._live.pop(kv.request_id, None) is kv, "released twice"
         assert in_flight_step is None or in_flight_step > self._last_step_done, "its blocks would wait for ever"
         pool.unpromise(sum(kv.promised))
-        if self._num_groups == 1 and not self._sliding:
-            blocks = kv.tables[0]
-        else:
-            blocks = [block for row in zip(*kv.tables, strict=True) for block in row if block != NULL_BLOCK]
+        rows = zip(*kv.tables, strict=True)
+        plain = self._num_groups == 1 and not self._sliding
+        blocks = kv.tables[0] if plain else [block for row in rows for block in row if block != NULL_BLOCK]
         for group in self._sliding:
             kv_window.end_promise(pool, kv, group)
         pool.deref_all((blocks + kv.sources)[::-1], pin=in_flight_step)
@@ -361,8 +360,7 @@ class KVManager:
         return self._pool.available
 
     @property
-    def num_limbo(self) -> int:
-        """Blocks that come back when steps in flight are done."""
+    def num_limbo(self) -> int:  # they come back when steps in flight are done
         return self._pool.num_limbo
 
     def stats(self) -> KVStats:

@@ -33,7 +33,7 @@ from paceline.sim.prompts import NUM_IDS, Answers, Prompts
 from paceline.sim.replica import Replica
 
 _DECISIONS = 0  # nobody asks a simulated replica why
-_KV_EVENTS = 1  # nobody follows a simulated cache
+_KV_EVENTS = 0  # nobody follows a simulated cache
 SIZE_PROMPT, SIZE_OUTPUT, SIZE_ROWS = 128, 16, 8  # what a server's size is taken from: see lab.experiment.sizing
 
 

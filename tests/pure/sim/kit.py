@@ -71,7 +71,15 @@ def run_fleet(
 class Played:
     """One replica under a script of actions at times, with every plan it made."""
 
-    def __init__(self, spec: ReplicaSpec, *, macro_steps: bool, write_plans: bool = True, cost: CostModel = COST, check: bool = False) -> None:
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        *,
+        macro_steps: bool,
+        write_plans: bool = True,
+        cost: CostModel = COST,
+        check: bool = False,
+    ) -> None:
         self.replica: Replica = make_replica(
             0, spec, cost, Answers(1), macro_steps=macro_steps, write_plans=write_plans
         )
