@@ -27,6 +27,7 @@ from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, K
 from paceline.contracts.request import Request
 from paceline.engine import kv_window
 from paceline.engine.block_pool import BlockPool
+from paceline.engine.kv_arrivals import take_in
 from paceline.engine.kv_audit import audit
 from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
 from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV, View
@@ -237,10 +238,8 @@ class KVManager:
     # life
 
     def grow(self, kv: SequenceKV, num_tokens: int) -> NewBlocks | None:
-        """Make blocks exist for positions [0, num_tokens), all groups or none. None = not enough blocks.
-
-        Up to the known tokens of the reservation this cannot fail; nor does it when nothing new is needed.
-        """
+        """Make blocks exist for positions [0, num_tokens), all groups or none. None = not enough. Up to the known tokens
+        of the reservation this cannot fail; nor does it when nothing new is needed."""
         if num_tokens <= kv.capacity_tokens:
             return NOTHING_NEW
         pool, begin, end = self._pool, kv.capacity_tokens // self._block_size, ceil_div(num_tokens, self._block_size)
@@ -318,10 +317,8 @@ class KVManager:
         kv.committed = max(kv.committed, end)
 
     def release(self, kv: SequenceKV, *, in_flight_step: int | None = None) -> None:
-        """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it.
-
-        The tail is dropped first, so that of what stays cached the ends of sequences are evicted before their starts.
-        """
+        """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it. The tail
+        is dropped first, so that of what stays cached the ends of sequences are evicted before their starts."""
         pool = self._pool
         assert self._live.pop(kv.request_id, None) is kv, "released twice"
         assert in_flight_step is None or in_flight_step > self._last_step_done, "its blocks would wait for ever"
@@ -338,6 +335,11 @@ class KVManager:
         kv.promised = [0] * self._num_groups
         kv.sources, kv.copies = [], []
         kv.num_blocks = kv.capacity_tokens = 0
+
+    def take_in(self, keys: SequenceKeys, num_tokens: int) -> int:
+        """KV of the first `num_tokens` came from another engine: full blocks are findable. Returns tokens that are."""
+        assert self._num_groups == 1 and not self._sliding and self.prefix_caching, "only plain caches take KV in"
+        return self._block_size * take_in(self._pool, self._cache, keys, num_tokens // self._block_size)
 
     def step_done(self, step: int) -> None:
         """The step's result was applied (in order of submission); blocks dropped while it ran may be reused."""
@@ -381,11 +383,8 @@ class KVManager:
         )
 
     def reset(self) -> bool:
-        """Make everything cached so far unfindable (the weights changed, or a test wants a cold start).
-
-        Running requests keep their blocks and their text; what they still compute is not indexed either. True when
-        nothing was running, so that no old KV is left at all.
-        """
+        """Make everything cached so far unfindable (weights changed, or a test wants a cold start). Running requests
+        keep their blocks; what they still compute is not indexed. True when none ran: no old KV is left at all."""
         for entry in self._cache.entries():
             self._pool.drop_label(entry.block)
         self._cache.clear()

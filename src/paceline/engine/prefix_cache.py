@@ -181,6 +181,10 @@ class PrefixCache:
         entries = [ready.get(key) for key in islice(keys.keys, begin, end)]
         return tuple(entry.block for entry in entries if entry is not None)
 
+    def has(self, keys: SequenceKeys, index: int) -> bool:
+        """Block `index` of the sequence is ready in every group."""
+        return all(self._has(group, keys, index, waiting=False) for group in range(len(self._ready)))
+
     def _has(self, group: int, keys: SequenceKeys, index: int, waiting: bool) -> bool:
         key = keys.keys[index]
         entry = self._ready[group].get(key)

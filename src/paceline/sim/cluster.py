@@ -9,70 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
-from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams, Usage
-from paceline.contracts.slo import Outcome, Timeline
+from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams
+from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
 from paceline.router import Ask, Ledger, Policy
 from paceline.sim.client import GOES_ON, Client
 from paceline.sim.events import EventHeap, EventKind
+from paceline.sim.outcome import Ended, Joining, Open, Outage, Totals
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, News, Replica
-
-
-class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica stops, with all it holds; it is up again, with an empty cache, after `down_s` and a cold start."""
-
-    replica: int
-    at_s: float
-    down_s: float = 0.0
-    back: bool = True  # False: it never comes back
-
-
-class Joining(msgspec.Struct, frozen=True, kw_only=True):
-    """One more replica is asked for at `at_s`; it takes requests after a cold start."""
-
-    at_s: float
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How one planned request went. `timeline` and `usage` are None for one that no engine took."""
-
-    planned: PlannedRequest
-    plan_s: float  # when it was due
-    sent_s: float
-    end_s: float
-    outcome: Outcome
-    reason: str  # finish reason, or what went wrong
-    http_status: int
-    replica: int  # -1: none
-    timeline: Timeline | None = None
-    usage: Usage | None = None
-
-
-class Totals(msgspec.Struct, kw_only=True):
-    """What the simulation itself did."""
-
-    virtual_s: float = 0.0  # time of the last event
-    num_events: int = 0
-    num_steps: int = 0  # of all replicas, those of runs included
-    num_ended: int = 0
-    busy_s: float = 0.0  # of all replicas: seconds in steps
-
-
-class _Open:
-    """A request that was sent and has not ended."""
-
-    __slots__ = ("left", "plan_s", "planned", "prompt", "replica")
-
-    def __init__(self, planned: PlannedRequest, plan_s: float, prompt: Prompt, replica: int) -> None:
-        self.planned = planned
-        self.plan_s = plan_s
-        self.prompt = prompt
-        self.replica = replica
-        self.left: tuple[Outcome, str] | None = None  # how its client, or its replica, went
 
 
 class Cluster:
@@ -102,7 +48,7 @@ class Cluster:
         self._events = EventHeap()
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, Open] = {}
         self._sampling: dict[int, SamplingParams] = {}  # by output length
         self.num_requests: list[int] = []  # taken in, by replica
         self._num_coming = 0  # arrivals on the heap
@@ -149,6 +95,8 @@ class Cluster:
                 self._arrive(planned, event.time)
             elif event.kind == EventKind.CAPACITY:
                 self._change(event.what, event.time)
+            elif event.kind == EventKind.ARRANGED:
+                event.what(event.time)
             elif event.what is not None:
                 self._leave(event.number, event.what, event.time)
             else:
@@ -205,7 +153,7 @@ class Cluster:
             return self._refused(planned, now, Outcome.REJECTED, error.code, 429)
         except RequestError as error:
             return self._refused(planned, now, Outcome.HTTP_ERROR, error.message, 400)
-        self._open[planned.id] = _Open(planned, now, prompt, index)
+        self._open[planned.id] = Open(planned, now, prompt, index)
         self.num_requests[index] += 1
         self._ledger.sent(index, planned.id, prompt.num_tokens, 0 if cached is None else cached(index))
         if drops_s is not None and (waits_s is None or drops_s < waits_s):
@@ -218,8 +166,10 @@ class Cluster:
         self._schedule(replica)
         return None
 
-    def _request(self, planned: PlannedRequest, prompt: Prompt, now: float) -> Request:
-        num_output = max(1, planned.num_output_tokens)
+    def _request(
+        self, planned: PlannedRequest, prompt: Prompt, now: float, *, num_output: int = 0, prior: tuple[int, ...] = ()
+    ) -> Request:
+        num_output = num_output or max(1, planned.num_output_tokens)
         sampling = self._sampling.get(num_output)
         if sampling is None:
             sampling = self._sampling[num_output] = SamplingParams(
@@ -229,6 +179,7 @@ class Cluster:
             request_id=planned.id,
             prompt=prompt,
             sampling=sampling,
+            prior_output=prior,
             arrival=now,
             priority=planned.priority or 0,
             tenant=planned.tenant or "default",
@@ -274,13 +225,13 @@ class Cluster:
     def _change(self, change: Outage | Joining | int, now: float) -> None:
         if isinstance(change, int):
             self.replicas[change] = self._make_replica(change)
-            self._ledger.join(change)
+            self._join(change)
         elif isinstance(change, Joining):
             self.replicas.append(None)
             self.num_requests.append(0)
             self._events.push(now + self._cold_start_s, EventKind.CAPACITY, 0, len(self.replicas) - 1)
         elif (replica := self.replicas[change.replica]) is not None:
-            self._ledger.leave(change.replica)
+            self._depart(change.replica)
             self.replicas[change.replica] = None
             self._lose(replica, (Outcome.STREAM_ERROR, f"replica {change.replica} failed"), now)
             self._count(replica)
@@ -374,8 +325,19 @@ class Cluster:
         index = len(self.replicas)
         self.replicas.append(self._make_replica(index))
         self.num_requests.append(0)
+        self._join(index)
+
+    def _join(self, index: int) -> None:
+        """It takes requests from now on."""
         self._ledger.join(index)
+
+    def _depart(self, index: int) -> None:
+        """It takes none any more, and what it had is lost."""
+        self._ledger.leave(index)
 
     def _count(self, replica: Replica) -> None:
         self.totals.num_steps += replica.num_steps
         self.totals.busy_s += replica.busy_s
+
+
+__all__ = ["Cluster", "Ended", "Joining", "Outage", "Totals"]

@@ -5,12 +5,13 @@
 
 `assemble.sim.simulate` does the same from a configuration, and makes the lab's records. What is not simulated is
 refused elsewhere or left out for good: text, networks, the client's and the server's own time, drafts, lower tiers of
-the KV cache, prefill and decode on different replicas, replicas that come and go with the load.
+the KV cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -24,13 +25,14 @@ from paceline.engine.settings import SchedulerSettings
 from paceline.errors import ConfigError, UnsupportedError
 from paceline.lab.workload import Plan, TargetSize, WorkloadSpec, offered_rps, scale
 from paceline.lab.workload.arrivals import Closed
-from paceline.router import make_policy
+from paceline.router import Policy, make_policy
 from paceline.sim.client import Client
 from paceline.sim.clock import VirtualClock
 from paceline.sim.cluster import Cluster, Ended, Joining, Outage
 from paceline.sim.executor import SimulatedExecutor, simulated_caps
 from paceline.sim.prompts import NUM_IDS, Answers, Prompts
 from paceline.sim.replica import Replica
+from paceline.sim.split import Split, SplitCluster
 
 _DECISIONS = 0  # nobody asks a simulated replica why
 _KV_EVENTS = 0  # nobody follows a simulated cache
@@ -88,26 +90,36 @@ def make_cluster(
     *,
     on_end: Callable[[Ended], None],
     num_replicas: int = 1,
-    router: str = "round-robin",
+    router: str | Policy = "round-robin",
     seed: int = 0,
     changes: Sequence[Outage | Joining] = (),
     cold_start_s: float = 0.0,
     macro_steps: bool = True,
+    split: Split | None = None,
 ) -> Cluster:
-    """A cluster that is ready to run `plan`; see `Cluster.run`. Raises ConfigError for what cannot be."""
+    """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `split`: prefill
+    and decode on replicas of their own. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
     settings = replica.settings
-    policy = make_policy(
-        router,
-        cost,
-        step_tokens=settings.max_num_batched_tokens,
-        max_rows=settings.max_num_seqs,
-        mean_output_tokens=sum(r.num_output_tokens for r in plan.requests) / max(1, len(plan.requests)),
-        seed=seed,
+    policy = (
+        router
+        if not isinstance(router, str)
+        else make_policy(
+            router,
+            cost,
+            step_tokens=settings.max_num_batched_tokens,
+            max_rows=settings.max_num_seqs,
+            mean_output_tokens=sum(r.num_output_tokens for r in plan.requests) / max(1, len(plan.requests)),
+            seed=seed,
+        )
     )
-    return Cluster(
+    if split is not None:
+        _check_split(replica)
+    made: type[Cluster] = Cluster if split is None else SplitCluster
+    more: dict[str, Any] = {} if split is None else {"split": split, "answers": answers}
+    return made(
         lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps),
         num_replicas,
         policy,
@@ -116,7 +128,19 @@ def make_cluster(
         on_end,
         changes=changes,
         cold_start_s=cold_start_s,
+        **more,
     )
+
+
+def _check_split(replica: ReplicaSpec) -> None:
+    """Raise UnsupportedError where KV cannot be carried from one replica to another."""
+    groups = replica.layout.groups
+    if not replica.prefix_caching or len(groups) > 1 or groups[0].window is not None:
+        raise UnsupportedError(
+            "prefill and decode apart are simulated for plain KV caches with a prefix cache",
+            seen=f"{len(groups)} KV groups, prefix cache {'on' if replica.prefix_caching else 'off'}",
+            expected="one group of layers that see everything, enable_prefix_caching on",
+        )
 
 
 def size_of(cost: CostModel, settings: SchedulerSettings) -> TargetSize:
