@@ -238,8 +238,8 @@ class KVManager:
     # life
 
     def grow(self, kv: SequenceKV, num_tokens: int) -> NewBlocks | None:
-        """Make blocks exist for positions [0, num_tokens), all groups or none. None = not enough. Up to the known tokens
-        of the reservation this cannot fail; nor does it when nothing new is needed."""
+        """Make blocks exist for positions [0, num_tokens), all groups or none. None = too few. Up to tokens known at
+        the reservation this cannot fail; nor does it when nothing new is needed."""
         if num_tokens <= kv.capacity_tokens:
             return NOTHING_NEW
         pool, begin, end = self._pool, kv.capacity_tokens // self._block_size, ceil_div(num_tokens, self._block_size)
@@ -338,7 +338,8 @@ class KVManager:
 
     def take_in(self, keys: SequenceKeys, num_tokens: int) -> int:
         """KV of the first `num_tokens` came from another engine: full blocks are findable. Returns tokens that are."""
-        assert self._num_groups == 1 and not self._sliding and self.prefix_caching, "only plain caches take KV in"
+        assert self.prefix_caching, "nothing could be found"
+        assert self._num_groups == 1
         return self._block_size * take_in(self._pool, self._cache, keys, num_tokens // self._block_size)
 
     def step_done(self, step: int) -> None:

@@ -13,7 +13,7 @@ from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingP
 from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
-from paceline.router import Ask, Ledger, Policy
+from paceline.router import Ask, Ledger, Policy, Reports
 from paceline.sim.client import GOES_ON, Client
 from paceline.sim.events import EventHeap, EventKind
 from paceline.sim.outcome import Ended, Joining, Open, Outage, Totals
@@ -36,6 +36,7 @@ class Cluster:
         *,
         changes: Sequence[Outage | Joining] = (),
         cold_start_s: float = 0.0,
+        reports: Reports | None = None,
     ) -> None:
         if num_replicas < 1:
             raise ConfigError("a cluster needs a replica", seen=num_replicas, expected="at least 1")
@@ -45,6 +46,7 @@ class Cluster:
         self._prompts = prompts
         self._on_end = on_end
         self._cold_start_s = cold_start_s
+        self._reports = reports  # the router knows loads by these, and not by its own ledger
         self._events = EventHeap()
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down
@@ -52,6 +54,9 @@ class Cluster:
         self._sampling: dict[int, SamplingParams] = {}  # by output length
         self.num_requests: list[int] = []  # taken in, by replica
         self._num_coming = 0  # arrivals on the heap
+        self._num_starting = 0  # replicas whose cold start is not over
+        self._paid_from: dict[int, float] = {}  # replicas that are up or starting: since when
+        self._retired: set[int] = set()  # replicas that take nothing new and end what they have
         self._num_scheduled = 0  # of the schedule, put on the heap
         self.totals = Totals()
         for _ in range(num_replicas):
@@ -106,6 +111,7 @@ class Cluster:
         for replica in self.replicas:
             if replica is not None:
                 self._count(replica)
+        self.totals.replica_s += sum(max(0.0, events.now - since) for since in self._paid_from.values())
         return self.totals
 
     def _next_scheduled(self) -> None:
@@ -137,7 +143,8 @@ class Cluster:
         request = self._request(planned, prompt, now)
         cached = self._cached(request) if self._policy.looks_at_cache else None
         ask = Ask(planned.id, prompt.num_tokens) if cached is None else Ask(planned.id, prompt.num_tokens, cached)
-        index = self._policy.choose(ask, loads).replica
+        seen = loads if self._reports is None else self._reports.loads(loads, now)
+        index = self._policy.choose(ask, seen).replica
         replica = self.replicas[index]
         assert replica is not None, "a router sent a request to a replica that is down"
         faults = planned.faults
@@ -224,20 +231,18 @@ class Cluster:
 
     def _change(self, change: Outage | Joining | int, now: float) -> None:
         if isinstance(change, int):
+            self._num_starting -= 1
             self.replicas[change] = self._make_replica(change)
             self._join(change)
         elif isinstance(change, Joining):
-            self.replicas.append(None)
-            self.num_requests.append(0)
-            self._events.push(now + self._cold_start_s, EventKind.CAPACITY, 0, len(self.replicas) - 1)
+            self.start_replica(now)
         elif (replica := self.replicas[change.replica]) is not None:
             self._depart(change.replica)
             self.replicas[change.replica] = None
             self._lose(replica, (Outcome.STREAM_ERROR, f"replica {change.replica} failed"), now)
-            self._count(replica)
-            if change.back:
-                up_at = now + change.down_s + self._cold_start_s
-                self._events.push(up_at, EventKind.CAPACITY, 0, change.replica)
+            self._stop(replica, now)
+            if change.back and change.replica not in self._retired:
+                self._start(change.replica, now + change.down_s)
 
     def _drained(self, now: float) -> None:
         how = (Outcome.TIMEOUT, f"drain: {self._client.drain_s:g} s after the end of the load")
@@ -325,6 +330,7 @@ class Cluster:
         index = len(self.replicas)
         self.replicas.append(self._make_replica(index))
         self.num_requests.append(0)
+        self._paid_from[index] = 0.0
         self._join(index)
 
     def _join(self, index: int) -> None:
@@ -334,6 +340,53 @@ class Cluster:
     def _depart(self, index: int) -> None:
         """It takes none any more, and what it had is lost."""
         self._ledger.leave(index)
+
+    def start_replica(self, now: float) -> None:
+        """One more; it takes requests when its cold start is over."""
+        self.replicas.append(None)
+        self.num_requests.append(0)
+        self._start(len(self.replicas) - 1, now)
+
+    def _start(self, index: int, now: float) -> None:
+        self._num_starting += 1
+        self._paid_from[index] = now
+        self._events.push(now + self._cold_start_s, EventKind.CAPACITY, 0, index)
+
+    def retire_replica(self) -> None:
+        """The one with least to do, of equals the youngest, takes nothing new and is gone when it has nothing left."""
+        load = min(reversed(self._ledger.loads), key=lambda load: load.num_open)
+        self._retired.add(load.replica)
+        self._depart(load.replica)
+
+    def stop_retired(self, now: float) -> None:
+        """Those of the retired that have nothing left are gone."""
+        for index in sorted(self._retired):
+            replica = self.replicas[index]
+            if replica is not None and not replica.num_open:
+                self.replicas[index] = None
+                self._stop(replica, now)
+
+    def _stop(self, replica: Replica, now: float) -> None:
+        self._count(replica)
+        self.totals.replica_s += now - self._paid_from.pop(replica.index)
+
+    @property
+    def num_ready(self) -> int:
+        """Replicas that take requests."""
+        return len(self._ledger.loads)
+
+    @property
+    def num_starting(self) -> int:
+        return self._num_starting
+
+    @property
+    def num_open(self) -> int:
+        """Requests that were sent and have not ended."""
+        return len(self._open)
+
+    def arrange(self, time: float, what: Callable[[float], None]) -> None:
+        """Call `what(time)` then, if the load goes on so long."""
+        self._events.push(time, EventKind.ARRANGED, 0, what)
 
     def _count(self, replica: Replica) -> None:
         self.totals.num_steps += replica.num_steps

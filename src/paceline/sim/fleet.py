@@ -25,7 +25,7 @@ from paceline.engine.settings import SchedulerSettings
 from paceline.errors import ConfigError, UnsupportedError
 from paceline.lab.workload import Plan, TargetSize, WorkloadSpec, offered_rps, scale
 from paceline.lab.workload.arrivals import Closed
-from paceline.router import Policy, make_policy
+from paceline.router import Policy, Reports, make_policy
 from paceline.sim.client import Client
 from paceline.sim.clock import VirtualClock
 from paceline.sim.cluster import Cluster, Ended, Joining, Outage
@@ -96,9 +96,10 @@ def make_cluster(
     cold_start_s: float = 0.0,
     macro_steps: bool = True,
     split: Split | None = None,
+    reports: Reports | None = None,
 ) -> Cluster:
     """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `split`: prefill
-    and decode on replicas of their own. Raises ConfigError for what cannot be."""
+    and decode on replicas of their own. `reports`: the router knows loads by these alone. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
@@ -128,6 +129,7 @@ def make_cluster(
         on_end,
         changes=changes,
         cold_start_s=cold_start_s,
+        reports=reports,
         **more,
     )
 

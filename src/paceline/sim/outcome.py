@@ -47,6 +47,7 @@ class Totals(msgspec.Struct, kw_only=True):
     num_steps: int = 0  # of all replicas, those of runs included
     num_ended: int = 0
     busy_s: float = 0.0  # of all replicas: seconds in steps
+    replica_s: float = 0.0  # seconds that replicas were up or starting: what is paid for
 
 
 class Open:

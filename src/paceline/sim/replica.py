@@ -82,6 +82,11 @@ class Replica:
         self._was_cut = False  # somebody came during this run and was not settled
 
     @property
+    def num_open(self) -> int:
+        """Requests it was given that have not ended."""
+        return len(self._open)
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is being computed."""
         return self._handle is None and self._run is None and self._flight is None
