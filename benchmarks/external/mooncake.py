@@ -2,7 +2,7 @@
 
     python benchmarks/external/mooncake.py DATA [--requests 12031] [--replicas 8] [--seed 0]
 
-DATA holds `mooncake_conversation_trace.jsonl` (or .gz) of https://github.com/kvcache-ai/Mooncake, FAST25-release/traces.
+DATA holds `mooncake_conversation_trace.jsonl` (or .gz) of https://github.com/kvcache-ai/Mooncake, FAST25-release.
 Each replica runs the engine's own scheduler and prefix cache, as one whose KV cache holds 6,000 blocks of 512 tokens
 and which computes 8,000 prompt tokens a second. All requests of this trace begin with the same block, and come in
 batches of up to 28 every three seconds. For each policy: prefix hits, TTFT, the share of first tokens within 2 s, and
@@ -31,6 +31,7 @@ from paceline.contracts.workload import PlannedRequest
 from paceline.cost import LinearStepCost
 from paceline.engine.settings import SchedulerSettings
 from paceline.lab.workload import Plan, load_spec, make_plan
+from paceline.lab.workload.traces.reading import open_trace
 from paceline.router import Ask, Load, Policy, Reports, make_policy
 from paceline.sim.cluster import Ended
 from paceline.sim.fleet import ReplicaSpec, make_cluster
@@ -65,12 +66,9 @@ class Row(NamedTuple):
 def load(path: Path, requests: int, seed: int) -> Plan:
     """The trace's first `requests` at its own pace."""
     stream = {"arrival": {"kind": "trace", "file": str(path.resolve()), "scale": 1.0}}
-    plan = None
-    seconds = 60.0
-    while plan is None or len(plan.requests) < requests:
-        spec = {"duration_s": seconds, "drain_s": 1e6, "max_model_len": 131_072, "stream": [stream]}
-        plan = make_plan(load_spec(spec), seed=seed)
-        seconds *= 2
+    seconds = open_trace(path).end_s * (1 - 1e-9)
+    spec = {"duration_s": seconds, "drain_s": 1e6, "max_model_len": 131_072, "stream": [stream]}
+    plan = make_plan(load_spec(spec), seed=seed)
     kept: tuple[PlannedRequest, ...] = plan.requests[:requests]
     return Plan(requests=kept, span_s=0.0, drain_s=1e6)
 

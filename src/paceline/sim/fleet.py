@@ -99,7 +99,8 @@ def make_cluster(
     reports: Reports | None = None,
 ) -> Cluster:
     """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `split`: prefill
-    and decode on replicas of their own. `reports`: the router knows loads by these alone. Raises ConfigError for what cannot be."""
+    and decode on replicas of their own. `reports`: the router knows loads by these alone. Raises ConfigError for
+    what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
