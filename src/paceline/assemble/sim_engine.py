@@ -77,10 +77,6 @@ def simulated_engine(
     Raises ConfigError for an unknown card and a calibration of something else, ModelError, CapacityError, and
     UnsupportedError for what is not simulated.
     """
-    spec, files = _model(config)
-    device, dtype = _device(config, card)
-    if spec.state is not None:
-        raise UnsupportedError("recurrent state is not simulated", seen=spec.name, expected="layers with a KV cache")
     divided = degrees.num_ranks > 1
     if divided and (card is None or calibration is not None):
         raise UnsupportedError(
@@ -88,6 +84,10 @@ def simulated_engine(
             seen=f"tp {degrees.tp}, pp {degrees.pp}, ep {degrees.ep}",
             fix="name a --device, and leave --calibration out",
         )
+    spec, files = _model(config)
+    device, dtype = _device(config, card)
+    if spec.state is not None:
+        raise UnsupportedError("recurrent state is not simulated", seen=spec.name, expected="layers with a KV cache")
     whole_bytes = _weight_bytes(config, spec, files, device if card is None else None, dtype)
     own, weight_bytes = _rank(spec, degrees, dtype) if divided else (spec, whole_bytes)
     held_as = config.cache.kv_dtype(dtype)
