@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,13 @@ def simulate(
     )
     links = (cluster.links.busy_s, cluster.links.waited_s) if isinstance(cluster, SplitCluster) else (0.0, 0.0)
     return Simulated(info, records, plan.requests, totals, list(cluster.num_requests), looks, links)
+
+
+def with_drafts(engine: SimulatedEngine, lengths: tuple[float, ...]) -> SimulatedEngine:
+    """The same engine with speculation, by its acceptance curve: tokens a step yields with 1, 2, ... drafts."""
+    settings = msgspec.structs.replace(engine.replica.settings, num_draft_tokens=len(lengths))
+    drafting = msgspec.structs.replace(engine.replica, settings=settings, acceptance=lengths)
+    return replace(engine, replica=drafting)
 
 
 def degrees_of(tp: int, pp: int, ep: int) -> Degrees:
@@ -281,4 +288,5 @@ __all__ = [
     "scale_up_budget",
     "simulate",
     "simulated_engine",
+    "with_drafts",
 ]

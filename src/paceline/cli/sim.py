@@ -55,6 +55,12 @@ def sim(
     expert_imbalance: Annotated[
         float, typer.Option(min=1, help="Work of the busiest expert group over the mean.", rich_help_panel=ENGINE)
     ] = 1.2,
+    speculative: Annotated[
+        str,
+        typer.Option(
+            help="Tokens a step yields with 1, 2, 3 ... drafts, as measured: 1.7,2.2,2.5.", rich_help_panel=ENGINE
+        ),
+    ] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Engines behind the router.", rich_help_panel=FLEET)] = 1,
     router: Annotated[
         str,
@@ -132,7 +138,7 @@ def sim(
 ) -> None:
     """Simulate a fleet with the engine's own scheduler in virtual time; print goodput, TTFT, TPOT as `bench` does."""
     with clean_errors():
-        from paceline.assemble.sim import degrees_of, load_workload, simulate, simulated_engine
+        from paceline.assemble.sim import degrees_of, load_workload, simulate, simulated_engine, with_drafts
         from paceline.assemble.sim import scale_up_budget as find_budget
         from paceline.config import load_config
         from paceline.errors import ConfigError
@@ -157,6 +163,8 @@ def sim(
             degrees=degrees_of(tensor_parallel_size, pipeline_parallel_size, expert_parallel_size),
             expert_imbalance=expert_imbalance,
         )
+        if speculative:
+            engine = with_drafts(engine, _lengths(speculative))
         spec = load_workload(
             workload, engine, num_replicas=replicas, rate=rate, duration_s=duration, num_requests=num_requests
         )
@@ -250,6 +258,15 @@ def _phases(text: str) -> dict[str, float]:
             )
         found[name.strip() or "cold start"] = seconds
     return found
+
+
+def _lengths(text: str) -> tuple[float, ...]:
+    from paceline.errors import ConfigError
+
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError("--speculative was not understood", seen=text, expected="numbers: 1.7,2.2,2.5") from None
 
 
 def _scaling(

@@ -4,8 +4,8 @@
     totals = make_cluster(replica, cost, plan, on_end=ended.append).run()
 
 `assemble.sim.simulate` does the same from a configuration, and makes the lab's records. What is not simulated is
-refused elsewhere or left out for good: text, networks, the client's and the server's own time, drafts, lower tiers of
-the KV cache.
+refused elsewhere or left out for good: text, networks, the client's and the server's own time, lower tiers of the KV
+cache.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from paceline.router import Policy, Reports, make_policy
 from paceline.sim.client import Client
 from paceline.sim.clock import VirtualClock
 from paceline.sim.cluster import Cluster, Ended, Joining, Outage
+from paceline.sim.drafts import CurveDrafter
 from paceline.sim.executor import SimulatedExecutor, simulated_caps
 from paceline.sim.prompts import NUM_IDS, Answers, Prompts
 from paceline.sim.replica import Replica
@@ -46,6 +47,7 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     layout: KVLayout
     prefix_caching: bool = True
     share_tenants: bool = False
+    acceptance: tuple[float, ...] = ()  # tokens a step yields with 1, 2, ... drafts; empty: no speculation
 
 
 def make_replica(
@@ -60,14 +62,19 @@ def make_replica(
     """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`.
     `write_plans`: each step goes through the executor as a plan, which takes longer and changes nothing."""
     settings = spec.settings
-    if settings.num_draft_tokens:
-        raise UnsupportedError("drafts are not simulated", seen=settings.num_draft_tokens, expected="0")
+    if settings.num_draft_tokens != len(spec.acceptance):
+        raise UnsupportedError(
+            "drafts are simulated by their acceptance curve alone",
+            seen=f"num_draft_tokens={settings.num_draft_tokens}, a curve of {len(spec.acceptance)}",
+            expected="as many drafts as the curve has lengths",
+        )
     worst = settings.max_num_seqs - 1 + settings.min_prefill_tokens
     caps = simulated_caps(
         spec.layout,
         max_rows=settings.max_num_seqs,
         max_tokens=max(settings.max_num_batched_tokens, worst),
         vocab_size=NUM_IDS,
+        host_drafts=bool(spec.acceptance),
     )
     kv = KVManager(
         spec.layout,
@@ -76,10 +83,11 @@ def make_replica(
         event_capacity=_KV_EVENTS,
         share_tenants=spec.share_tenants,
     )
-    scheduler = Scheduler(settings, caps, kv, cost, decisions=DecisionRing(_DECISIONS))
+    drafter = CurveDrafter(spec.acceptance) if spec.acceptance else None
+    scheduler = Scheduler(settings, caps, kv, cost, drafter=drafter, decisions=DecisionRing(_DECISIONS))
     clock = VirtualClock()
     executor = SimulatedExecutor(caps, None, clock, answers)
-    unwritten = None if write_plans or not macro_steps else answers
+    unwritten = None if write_plans or drafter is not None or not macro_steps else answers
     return Replica(index, scheduler, kv, executor, clock, cost, macro_steps=macro_steps, answers=unwritten)
 
 
