@@ -15,6 +15,8 @@ Some accepted answers do not satisfy the function's own schema: another type, a 
 it does not describe. They are read back all the same, but `qwen3_coder`, which takes types from the schema, may read
 another value; grammars are not asked about them. The exit status is 1 when anything else goes wrong. Counts are of the
 samples given.
+
+Data: tools/*_answers.jsonl
 """
 
 from __future__ import annotations

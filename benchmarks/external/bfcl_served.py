@@ -7,6 +7,9 @@ DATA is a folder with BFCL files (see bfcl.py beside this). `--num` questions, s
 `tool_choice: required` at each temperature. For each, it prints how many answers ended by themselves, how many of those
 have nothing but calls of the functions offered with arguments that their schemas allow, and which were cut (`length`).
 What the calls say is not looked at. The exit status is 1 when a call that ended is not valid.
+
+Data: tools/*_answers.jsonl
+Needs: a running server
 """
 
 from __future__ import annotations

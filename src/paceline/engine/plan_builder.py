@@ -59,10 +59,11 @@ class PlanBuilder:
         """Positions are charged to tenants."""
         return self._fair
 
-    def build(self, now: float) -> tuple[StepPlan, Flight | None]:
-        """The plan of the step `life.step`, and how to read its result; None with an empty plan."""
+    def build(self, now: float, *, write: bool = True) -> tuple[StepPlan | None, Flight | None]:
+        """The plan of the step `life.step`, and how to read its result; None with an empty plan. `write` False: what
+        the plan would do is done, and no plan is written."""
         settings = self._settings
-        selection = Selection()
+        selection = Selection(written=write)
         started = self._select_decodes(selection, now)
         if settings.prefill_priority == "decode_first" or self._decode_cut:
             was_cut, self._decode_cut = self._decode_cut, False
@@ -80,7 +81,7 @@ class PlanBuilder:
             selection.drop_victims()
         if not selection.decodes and not selection.prefills:
             assert not selection.admits
-            return empty_plan(self._life.step), None
+            return (empty_plan(self._life.step) if write else None), None
         return self._columns(selection)
 
     def _select_decodes(self, selection: Selection, now: float) -> list[RequestState]:
@@ -132,9 +133,10 @@ class PlanBuilder:
                 total += len(drafts)
         return total
 
-    def _columns(self, selection: Selection) -> tuple[StepPlan, Flight]:
-        life = self._life
-        admits = tuple([self._row_admit(state) for state in selection.admits])
+    def _columns(self, selection: Selection) -> tuple[StepPlan | None, Flight]:
+        life, write = self._life, selection.written
+        # before rows are added: that moves counters on
+        admits = tuple([self._row_admit(state) for state in selection.admits]) if write else ()
         rows = RowColumns(life.step, want_drafts=self._want_drafts)
         rows.add_decodes(selection.decodes, selection.drafts)
         for state, count in selection.prefills:
@@ -147,7 +149,7 @@ class PlanBuilder:
                 life.queue.charge(state, count)
         est_ms = self._cost.step_ms(shape)
         releases, life.releases = life.releases, []
-        return rows.plan(selection, admits, releases, est_ms), rows.flight(shape)
+        return rows.plan(selection, admits, releases, est_ms) if write else None, rows.flight(shape, est_ms)
 
     def _row_admit(self, state: RequestState) -> RowAdmit:
         request = state.request

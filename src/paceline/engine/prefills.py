@@ -367,7 +367,8 @@ class Prefills:
         self._note_chunk(state, count, todo, now)
         entered = self._room.grow(selection, state, state.planned + count, now)
         assert entered, "the blocks of its known tokens were promised"
-        selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
+        if selection.written:
+            selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
         selection.copies += kv.copies
         selection.admits.append(state)
         if self.shares is not None:

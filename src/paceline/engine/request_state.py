@@ -79,6 +79,7 @@ class RequestState:
         "has_followers",
         "has_grammar",
         "hold_bytes",
+        "is_plain",
         "keys",
         "keys_known",
         "known",
@@ -170,6 +171,8 @@ class RequestState:
         self.has_grammar = request.grammar is not None  # its cursor belongs to the residency: see row_grammars
         self.wants_logprobs = request.sampling.logprobs is not None
         self.hold_bytes = 0
+        # nothing about its tokens needs to be looked at one by one
+        self.is_plain = not (rules.matcher is not None or self.wants_logprobs or self.has_grammar or wants)
 
     def move_to(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], f"request {self.request_id}: {self.phase.name} -> {phase.name}"

@@ -12,7 +12,7 @@ tensors, threads, and the prices themselves (a `CostModel` is asked).
 from __future__ import annotations
 
 from collections import ChainMap, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from paceline.contracts.decision import Decision, Kind, Reason
 from paceline.contracts.kv import KVEvents
@@ -72,7 +72,11 @@ class Scheduler:
     def add(self, request: Request, now: float) -> None:
         """Take a request in. Raises RequestError (it is wrong) or QueueFullError (there is no place); nothing changes
         then."""
-        self.add_all((request,), now)
+        admission, queue = self._admission, self._queue
+        admission.check(request, self._life.open)
+        admission.check_queue(request, num_waiting=queue.num_requests, waiting_tokens=queue.num_tokens)
+        self._enter(admission.make_state(request, now))
+        self._deadlines.trim(len(self._life.open))
 
     def add_all(self, requests: Sequence[Request], now: float) -> None:
         """Take all of them in, in order, or none: raises what `add` raises for the first that is refused."""
@@ -86,9 +90,12 @@ class Scheduler:
             states[request.request_id] = state = admission.make_state(request, now)
             waiting_tokens += state.known
         for state in states.values():
-            self._life.enter(state)
-            self._deadlines.add(state)
+            self._enter(state)
         self._deadlines.trim(len(self._life.open))
+
+    def _enter(self, state: RequestState) -> None:
+        self._life.enter(state)
+        self._deadlines.add(state)
 
     def abort(self, request_id: int, now: float) -> None:
         """End a request, in whatever phase it is; unknown and finished ones are ignored."""
@@ -106,17 +113,27 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when nothing can be done now. Raises StallError when that can never change."""
+        plan, _ = self._decide(now, write=True)
+        assert plan is not None
+        return plan
+
+    def plan_unwritten(self, now: float) -> Flight | None:
+        """The same step for who computes nothing and needs no plan to send: decided and in flight, without its columns.
+        None: nothing can be done now. `apply_drawn` ends it."""
+        return self._decide(now, write=False)[1]
+
+    def _decide(self, now: float, *, write: bool) -> tuple[StepPlan | None, Flight | None]:
         assert len(self._flights) < self._caps.max_in_flight, "no plan fits in flight"
         for key in self._kv.settled():
             self._queue.wake(key)
         self._builder.room.num_in_flight = len(self._flights)
-        plan, flight = self._builder.build(now)
+        plan, flight = self._builder.build(now, write=write)
         if flight is not None:
             self._flights.append(flight)
             self._life.step += 1
         elif self._life.open and not self._flights and self._builder.prefills.hold_until is None:
             self._stall()
-        return plan
+        return plan, flight
 
     def _stall(self) -> None:
         raise StallError(
@@ -133,15 +150,22 @@ class Scheduler:
         if result.device_ms > 0.0:
             self._cost.observe(flight.shape, result.device_ms)
 
+    def apply_drawn(self, draw: Callable[[int, int], int], now: float, *, tell: bool = True) -> None:
+        """Take in the unwritten plan in flight: `draw(request id, output position)` is the token of each row that draws
+        one. The cost model does not learn from it. `tell` False: outputs are of first tokens and ends only."""
+        self._applier.apply_drawn(self._flights.popleft(), draw, now, tell=tell)
+
     def horizon(self) -> DecodeRun | None:
         """The run of decode steps that the next plans make up, as far as nothing comes from outside; None: plan as
         always. Only between steps, and never with several plans in flight. See `engine.horizon`."""
         return self._horizon.look() if self._caps.max_in_flight == 1 and not self._flights else None
 
-    def apply_repeated(self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float]) -> None:
+    def apply_repeated(
+        self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float], *, tell: bool = True
+    ) -> None:
         """Plan and apply the first steps of a run at once: as many as `times` has intervals. The cost model does not
-        learn from them."""
-        self._horizon.apply_repeated(run, tokens, times)
+        learn from them. `tell` False: outputs are of first tokens and ends only."""
+        self._horizon.apply_repeated(run, tokens, times, tell=tell)
 
     def outputs(self) -> list[RequestOutput]:
         """What became final since the last call, in order."""
