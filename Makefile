@@ -1,5 +1,5 @@
 # Every target calls one script; CI calls the same scripts.
-.PHONY: setup demo test test-long check bench bench-external docs
+.PHONY: setup demo test test-long check bench bench-external bench-peers docs
 
 setup:
 	@scripts/setup
@@ -15,5 +15,7 @@ bench:
 	@scripts/bench
 bench-external:
 	@scripts/bench-external "$${DATA:?say where the data is: make bench-external DATA=FOLDER}"
+bench-peers:
+	@scripts/bench-peers $(ARGS)
 docs:
 	@scripts/docs
