@@ -19,6 +19,7 @@ MAX_EBNF_CHARS = 16 * 1024  # its conversion is slow, and grows with the square 
 MAX_EBNF_LINES = 500
 MAX_WHITESPACE_CHARS = 256
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,7 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     value: Any
     lenient: bool = False  # json: leave out keywords that cannot be enforced, rather than refuse the schema
+    finish: bool = False  # any kind: near max_tokens, a text that is not whole is led to its end (see `ending`)
     whitespace: str | None = None  # json: regular expression of the space between parts; "" = none; None = see compiler
 
     def __post_init__(self) -> None:
@@ -100,6 +102,18 @@ def decode_spec(data: bytes) -> GrammarSpec:
         return msgspec.json.decode(data, type=GrammarSpec)
     except (msgspec.DecodeError, RecursionError) as error:
         raise wrong("this is not a grammar", error, "what text.grammar.encode_spec gives") from None
+
+
+def with_whole_counts(schema: Any) -> Any:
+    """The schema with 5 for 5.0 where it counts: JSON schemas take them for the same, the grammar library does not."""
+    if isinstance(schema, list):
+        return [with_whole_counts(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: int(item) if key in _COUNTS and isinstance(item, float) and item.is_integer() else with_whole_counts(item)
+        for key, item in schema.items()
+    }
 
 
 def wrong(message: str, seen: object, expected: str, fix: str = "") -> RequestError:
