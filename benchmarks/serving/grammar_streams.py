@@ -2,7 +2,7 @@
 
     python benchmarks/serving/grammar_streams.py [--streams 8] [--neighbours 8] [--rounds 6] [--seconds 8]
 
-In each round `--streams` plain streams run beside `--neighbours` others, which are plain (A) or follow a JSON schema (B);
+In each round `--streams` plain streams run beside `--neighbours` others, plain (A) or following a JSON schema (B);
 rows, prompts and lengths are the same, so what differs is masks, and drawing with them. Rounds go A B B A A B ..., so a
 slow drift of the machine cancels; read the ratios of neighbouring rounds. The inter-token latency (ITL) is that of the
 plain streams, from the engine's own count of tokens while all of them run. `--new-schemas`: each neighbour brings a

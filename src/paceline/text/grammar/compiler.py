@@ -114,7 +114,7 @@ class LLGrammar:
         return self._endings is not None
 
     def way_out(self, most: int) -> list[int] | None:
-        return None if self._endings is None else self._endings.way(self.clone(), most)
+        return None if self._endings is None else self._endings.way(self, most)
 
     @property
     def accepting(self) -> bool:

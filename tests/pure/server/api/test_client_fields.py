@@ -5,7 +5,6 @@ For OpenAI's the list is the client's own types. The client of Anthropic is no d
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
-from paceline.errors import RequestError
 from paceline.server.api.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -22,7 +20,7 @@ from paceline.server.api.protocol import (
     MessagesRequest,
     ResponsesRequest,
 )
-from paceline.server.api.protocol.body import Body, names_of, parse
+from paceline.server.api.protocol.body import Body, names_of
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "api.md"
 BOTH = "Both ways of generating"
@@ -31,24 +29,12 @@ MESSAGES = (  # MessageCreateParams of anthropic-sdk-python
     *("service_tier", "stop_sequences", "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p"),
     "stream",
 )
-CLIENTS: dict[str, tuple[type[Body], set[str], dict[str, object]]] = {
-    "/v1/completions": (
-        CompletionRequest,
-        {*completion_create_params.CompletionCreateParamsStreaming.__annotations__},
-        {"prompt": "hi"},
-    ),
-    "/v1/chat/completions": (
-        ChatRequest,
-        {*chat_create_params.CompletionCreateParamsStreaming.__annotations__},
-        {"messages": [{"role": "user", "content": "hi"}]},
-    ),
-    "/v1/responses": (
-        ResponsesRequest,
-        {*response_create_params.ResponseCreateParamsStreaming.__annotations__},
-        {"input": "hi"},
-    ),
-    "/v1/messages": (MessagesRequest, {*MESSAGES}, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}),
-    "/v1/embeddings": (EmbeddingsRequest, {*embedding_create_params.EmbeddingCreateParams.__annotations__}, {"input": "hi"}),
+CLIENTS: dict[str, tuple[type[Body], set[str]]] = {
+    "/v1/completions": (CompletionRequest, {*completion_create_params.CompletionCreateParamsStreaming.__annotations__}),
+    "/v1/chat/completions": (ChatRequest, {*chat_create_params.CompletionCreateParamsStreaming.__annotations__}),
+    "/v1/responses": (ResponsesRequest, {*response_create_params.ResponseCreateParamsStreaming.__annotations__}),
+    "/v1/messages": (MessagesRequest, {*MESSAGES}),
+    "/v1/embeddings": (EmbeddingsRequest, {*embedding_create_params.EmbeddingCreateParams.__annotations__}),
 }
 
 
@@ -60,21 +46,16 @@ def section(heading: str) -> str:
 
 @pytest.mark.parametrize("path", CLIENTS)
 def test_every_field_of_the_clients_is_known_and_listed(path: str) -> None:
-    model, fields, base = CLIENTS[path]
+    model, fields = CLIENTS[path]
     assert len(fields) >= 5
     assert not sorted(fields - set(names_of(model))), "the endpoint takes these for misspelt"
     text = section(path) + (section(BOTH) if path in ("/v1/completions", "/v1/chat/completions") else "")
     assert not sorted(name for name in fields if f"`{name}`" not in text), "not on the page"
-    for name in fields:
-        try:
-            parse(json.dumps({**base, name: {"odd": 1}}).encode(), model)
-        except RequestError as error:
-            assert "unknown field" not in error.message or error.param != name
 
 
 @pytest.mark.parametrize("path", CLIENTS)
 def test_every_field_of_ours_is_listed_where_it_belongs(path: str) -> None:
     """Fields that both ways of generating share have one section."""
-    model, _, _ = CLIENTS[path]
+    model, _ = CLIENTS[path]
     text = section(path) + section(BOTH)
     assert not sorted(name for name in names_of(model) if f"`{name}`" not in text)
