@@ -21,7 +21,8 @@ import numpy as np
 
 from paceline.errors import RequestError
 from paceline.text.grammar.ending import Endings
-from paceline.text.grammar.spec import GrammarSpec, decode_spec, with_whole_counts, wrong
+from paceline.text.grammar.json_schema import plain
+from paceline.text.grammar.spec import GrammarSpec, decode_spec, wrong
 from paceline.text.grammar.vocabulary import Vocabulary, build_tokenizer, vocabulary_of
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _schema_text(spec: GrammarSpec) -> str:
     options: dict[str, Any] = {"whitespace_flexible": bool(space), "lenient": spec.lenient}
     if space:
         options["whitespace_pattern"] = space
-    schema = {} if spec.value is True else with_whole_counts(spec.value)
+    schema = {} if spec.value is True else plain(spec.value)
     return msgspec.json.encode({**schema, "x-guidance": options}).decode()
 
 

@@ -19,7 +19,6 @@ MAX_EBNF_CHARS = 16 * 1024  # its conversion is slow, and grows with the square 
 MAX_EBNF_LINES = 500
 MAX_WHITESPACE_CHARS = 256
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,18 +101,6 @@ def decode_spec(data: bytes) -> GrammarSpec:
         return msgspec.json.decode(data, type=GrammarSpec)
     except (msgspec.DecodeError, RecursionError) as error:
         raise wrong("this is not a grammar", error, "what text.grammar.encode_spec gives") from None
-
-
-def with_whole_counts(schema: Any) -> Any:
-    """The schema with 5 for 5.0 where it counts: JSON schemas take them for the same, the grammar library does not."""
-    if isinstance(schema, list):
-        return [with_whole_counts(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: int(item) if key in _COUNTS and isinstance(item, float) and item.is_integer() else with_whole_counts(item)
-        for key, item in schema.items()
-    }
 
 
 def wrong(message: str, seen: object, expected: str, fix: str = "") -> RequestError:

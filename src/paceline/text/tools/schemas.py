@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from paceline.errors import RequestError
-from paceline.text.grammar.spec import GrammarSpec, with_whole_counts
+from paceline.text.grammar.json_schema import plain
+from paceline.text.grammar.spec import GrammarSpec
 from paceline.text.tools.events import ToolSpec
 
 
@@ -51,7 +52,7 @@ def arguments_schema(tool: ToolSpec, index: int = 0, bounds: Bounds | None = Non
         GrammarSpec(kind="json", value=schema)  # depth, and length of patterns
     except RequestError as error:
         raise RequestError(error.message, param=where, seen=error.seen, expected=error.expected) from None
-    schema = with_whole_counts(schema)
+    schema = plain(schema)
     if _refers_to_definitions_only(schema):  # a part that another refers to may be combined there
         schema = narrowed(schema)
         schema = schema if bounds is None else bounded(schema, bounds)
