@@ -9,7 +9,7 @@ Needs: a running server
 DATA is a folder with samples as JSON lines (see structured.py beside this). `--num` schemas, spread evenly over all,
 are asked for with `response_format`, strict as they come. For each temperature it prints how many were refused, how
 many answers ended by themselves and are valid by the `jsonschema` package (formats too), and which were cut (`length`):
-a small model does not end every text, and what an answer says is not looked at. The exit status is 1 when an answer that
+a small model does not end every text, and what it says is not looked at. The exit status is 1 when an answer that
 ended is not valid.
 """
 
