@@ -142,9 +142,9 @@ class Grammar(Protocol):
         """Near the limit of its answer, the text is to be led to its end by `way_out`."""
         ...
 
-    def way_out(self, most: int) -> list[int] | None:
-        """Tokens that make the text whole, at most `most`: none where it is. None where no way was found. The same
-        for every clone in the same state; nothing changes."""
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        """Tokens that make the text whole, at most `most`: none where it is, unless it is to go `further`. None where
+        no way was found. The same for every clone in the same state; nothing changes."""
         ...
 
     @property

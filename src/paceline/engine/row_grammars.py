@@ -42,8 +42,9 @@ class WayOut:
     """How a text comes to its end within its limit.
 
     Now and then the tokens that it still needs are counted, the more often the fewer there is room for beside them;
-    when only a margin is left, those tokens are all that masks allow. When it is looked and what is found follow from
-    the tokens so far alone, so a row that was preempted goes the same way.
+    when only a margin is left, those tokens are all that masks allow. A text that is whole and may go on, to another
+    call say, does so only while there is room for all of what that brings. When it is looked and what is found follow
+    from the tokens so far alone, so a row that was preempted goes the same way.
     """
 
     look_at: int  # tokens left at which to look next; 0: never
@@ -51,13 +52,20 @@ class WayOut:
 
     def look(self, grammar: Grammar, num_left: int) -> None:
         """`num_left` tokens may follow. Looks, if it is time to."""
-        if self.tokens or num_left > self.look_at:
+        if self.tokens or num_left > LED_WITHIN:
             return
-        way = grammar.way_out(min(num_left - 1, LED_TOKENS))
-        spare = num_left if way is None else num_left - len(way) - 1 - LED_MARGIN
-        if way is not None and spare <= 0:
-            self.tokens = [*way, END]
-        self.look_at = num_left - max(1, spare // 2)
+        whole = grammar.accepting
+        if num_left > self.look_at and not whole:
+            return
+        most = min(num_left - 1, LED_TOKENS)
+        way = grammar.way_out(most, further=whole)
+        if way is None:
+            spare = 0 if whole and most < LED_TOKENS else num_left
+        else:
+            spare = num_left - len(way) - 1 - LED_MARGIN
+        if spare <= 0 and (whole or way is not None):
+            self.tokens = [END] if whole or way is None else [*way, END]
+        self.look_at = min(self.look_at, num_left - max(1, spare // 2))
 
     def follow(self, token: int) -> None:
         """The text goes on by `token`."""

@@ -38,8 +38,8 @@ class Tired:
     def finishes(self) -> bool:
         return self.inner.finishes
 
-    def way_out(self, most: int) -> list[int] | None:
-        return self.inner.way_out(most)
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        return self.inner.way_out(most, further=further)
 
     @property
     def accepting(self) -> bool:

@@ -283,8 +283,8 @@ class Odd:
     def finishes(self) -> bool:
         return self.inner.finishes
 
-    def way_out(self, most: int) -> list[int] | None:
-        return self.inner.way_out(most)
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        return self.inner.way_out(most, further=further)
 
     @property
     def accepting(self) -> bool:

@@ -114,8 +114,8 @@ class LLGrammar:
     def finishes(self) -> bool:
         return self._endings is not None
 
-    def way_out(self, most: int) -> list[int] | None:
-        return None if self._endings is None else self._endings.way(self, most)
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        return None if self._endings is None else self._endings.way(self, most, further=further)
 
     @property
     def accepting(self) -> bool:

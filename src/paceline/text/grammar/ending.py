@@ -54,17 +54,17 @@ class Endings:
         self._lengths = np.zeros(len(tokens), dtype=np.int32)
         self._lengths[ids] = [len(tokens[index]) for index in ids]
 
-    def way(self, grammar: Grammar, most: int) -> list[int] | None:
-        """Ids that make the text whole, at most `most` of them; none of them where it is whole. None where no way was
-        found. `grammar` stays where it is."""
-        found = self._walk(grammar.clone(), most, longest=True)
+    def way(self, grammar: Grammar, most: int, *, further: bool = False) -> list[int] | None:
+        """Ids that make the text whole, at most `most` of them; none of them where it is whole, unless it is to go
+        `further`. None where no way was found. `grammar` stays where it is."""
+        found = self._walk(grammar.clone(), most, further, longest=True)
         # a long token may run past every end
-        return self._walk(grammar.clone(), most, longest=False) if found is None else found
+        return self._walk(grammar.clone(), most, further, longest=False) if found is None else found
 
-    def _walk(self, grammar: Grammar, most: int, *, longest: bool) -> list[int] | None:
+    def _walk(self, grammar: Grammar, most: int, further: bool, *, longest: bool) -> list[int] | None:
         words = np.empty(-(-len(self._lengths) // 32), dtype=np.uint32)
         found: list[int] = []
-        while not grammar.accepting:
+        while (further and not found) or not grammar.accepting:
             if len(found) >= most:
                 return None
             grammar.fill_mask(words)
