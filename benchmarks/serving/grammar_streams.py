@@ -5,8 +5,10 @@
 In each round `--streams` plain streams run beside `--neighbours` others, plain (A) or following a JSON schema (B);
 rows, prompts and lengths are the same, so what differs is masks, and drawing with them. Rounds go A B B A A B ..., so a
 slow drift of the machine cancels; read the ratios of neighbouring rounds. The inter-token latency (ITL) is that of the
-plain streams, from the engine's own count of tokens while all of them run. `--new-schemas`: each neighbour brings a
-schema nobody has seen, so that it is tried and compiled while the others stream.
+plain streams, from the counts of tokens in their chunks while all of them run. Beside it stands the computing time of
+server and engine for one token of each stream: what masks cost in all, also where a core was free for them; it holds on
+a busy machine too. `--new-schemas`: each neighbour brings a schema nobody has seen, so that it is tried and compiled
+while the others stream.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from paceline.lab.experiment import Launch, OwnedServer, paceline_argv
 
@@ -47,8 +50,18 @@ def schema_field(number: int | None) -> dict[str, Any]:
     return {"structured_outputs": {"json": schema}}
 
 
-async def one_round(server: OwnedServer, model: str, how: argparse.Namespace, under: list[dict[str, Any]]) -> float:
-    """Mean ITL of the plain streams, in ms. `under`: further fields of each neighbour."""
+def cpu_s(server: OwnedServer) -> float:
+    """Of the server and the engine it started."""
+    root = psutil.Process(server.pid)
+    times = [each.cpu_times() for each in (root, *root.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+async def one_round(
+    server: OwnedServer, model: str, how: argparse.Namespace, under: list[dict[str, Any]]
+) -> tuple[float, float]:
+    """Mean ITL of the plain streams, and computing time for a token of each, both in ms. `under`: further fields of
+    each neighbour."""
     running, everybody, counts = 0, asyncio.Event(), [0] * how.streams
     total = how.streams + how.neighbours
 
@@ -74,14 +87,15 @@ async def one_round(server: OwnedServer, model: str, how: argparse.Namespace, un
     async with httpx.AsyncClient(timeout=600.0, limits=httpx.Limits(max_connections=None)) as client:
         tasks = [asyncio.create_task(read(client, i)) for i in range(total)]
         await everybody.wait()
-        before, began = sum(counts), time.monotonic()
+        before, began, cpu_before = sum(counts), time.monotonic(), cpu_s(server)
         await asyncio.sleep(how.seconds)
-        after, took_s = sum(counts), time.monotonic() - began
+        num_tokens, took_s = (sum(counts) - before) / how.streams, time.monotonic() - began
+        computed_s = cpu_s(server) - cpu_before
         assert not any(task.done() for task in tasks), "a stream ended within the round: make rounds shorter"
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return took_s * 1000 * how.streams / (after - before)
+    return took_s * 1000 / num_tokens, computed_s * 1000 / num_tokens
 
 
 def main() -> None:
@@ -94,7 +108,7 @@ def main() -> None:
     parser.add_argument("--new-schemas", action="store_true")
     how = parser.parse_args()
     argv = paceline_argv({"model": how.model, "max_num_seqs": how.streams + how.neighbours}, ("--no-access-log",))
-    found: list[tuple[str, float]] = []
+    found: list[tuple[str, tuple[float, float]]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         OwnedServer(Launch(argv=argv, url=""), Path(folder) / "log") as server,
@@ -106,14 +120,17 @@ def main() -> None:
             kind = "AB"[index % 4 in (1, 2)]
             numbers = [index * how.neighbours + i if how.new_schemas else None for i in range(how.neighbours)]
             under = plain if kind == "A" else [schema_field(number) for number in numbers]
-            itl_ms = asyncio.run(one_round(server, model, how, under))
+            itl_ms, cpu_ms = asyncio.run(one_round(server, model, how, under))
             if index >= 0:  # the first is for warming up
-                found.append((kind, itl_ms))
-                print(f"{'plain' if kind == 'A' else 'grammar':8} neighbours: ITL {itl_ms:.3f} ms", flush=True)
+                found.append((kind, (itl_ms, cpu_ms)))
+                name = "plain" if kind == "A" else "grammar"
+                print(f"{name:8} neighbours: ITL {itl_ms:.3f} ms, computing {cpu_ms:.3f} ms", flush=True)
     pairs = [dict(found[i : i + 2]) for i in range(0, len(found) - 1, 2)]
-    ratios = [pair["B"] / pair["A"] for pair in pairs]
-    load = os.getloadavg()[0]
-    print(json.dumps({"ratios": ratios, "median": statistics.median(ratios), "load_average": load}))
+    for at, name in enumerate(("itl", "computing")):
+        ratios = [pair["B"][at] / pair["A"][at] for pair in pairs]
+        shown = [round(ratio, 3) for ratio in ratios]
+        print(json.dumps({"ratios of": name, "each": shown, "median": round(statistics.median(ratios), 3)}))
+    print(f"load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":
