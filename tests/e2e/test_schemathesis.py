@@ -5,9 +5,11 @@ The long test goes on for ten minutes and looks for leaks: blocks, open files, m
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -90,6 +92,14 @@ def test_the_description_holds(served: Served) -> None:
     assert {"POST /v1/responses", "POST /v1/messages", "POST /v1/messages/count_tokens"} <= set(called)
     served.wait_idle()
     assert httpx.get(f"{served.url}/health").status_code == 200
+
+
+def test_every_route_is_on_the_page_of_the_api(served: Served) -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text(encoding="utf-8").split())
+    paths = httpx.get(f"{served.url}/openapi.json").json()["paths"]
+    assert len(paths) > 15
+    told = [f"{method.upper()} {re.sub('{.*}', '{id}', path)}" for path, methods in paths.items() for method in methods]
+    assert not sorted(route for route in told if f"`{route}`" not in page)
 
 
 @pytest.mark.long
