@@ -138,6 +138,16 @@ class Grammar(Protocol):
         ...
 
     @property
+    def finishes(self) -> bool:
+        """Near the limit of its answer, the text is to be led to its end by `way_out`."""
+        ...
+
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        """Tokens that make the text whole, at most `most`: none where it is, unless it is to go `further`. None where
+        no way was found. The same for every clone in the same state; nothing changes."""
+        ...
+
+    @property
     def accepting(self) -> bool:
         """The text so far is whole: it may end here."""
         ...
