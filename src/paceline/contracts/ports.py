@@ -87,6 +87,34 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
+class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at one engine between steps."""
+
+    num_decoding: int  # rows that make a token in each step
+    decode_context_tokens: int  # that they hold together
+    prefill_tokens_ahead: int  # prompt positions not computed yet, of running and waiting requests
+    num_ahead: int = 0  # requests those belong to
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    prefill_chunk_tokens: int | None = None
+    min_prefill_tokens: int = 1
+    mean_tokens_left: float = 0.0  # that a decoding row still makes; 0: not known, rows are taken to end in time
+    ms_left_in_step: float = 0.0
+
+
+class Predicted(Protocol):
+    """Milliseconds, with an interval: `lo <= value <= hi`."""
+
+    @property
+    def value(self) -> float: ...
+
+    @property
+    def lo(self) -> float: ...
+
+    @property
+    def hi(self) -> float: ...
+
+
 class CostModel(Protocol):
     """Milliseconds for work. Scheduling asks it; executors' reports teach it."""
 
@@ -99,6 +127,10 @@ class CostModel(Protocol):
     def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
         """Most positions of one prompt, behind `num_cached` others, that a step of `shape` takes in and still ends
         within `ms`; 0 when not even one fits."""
+        ...
+
+    def predict_ttft(self, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0) -> Predicted:
+        """Time from now to the first token of a prompt of `num_prompt` tokens, `num_cached` of them in the cache."""
         ...
 
     def observe(self, shape: StepShape, ms: float) -> None:

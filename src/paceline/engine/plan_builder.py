@@ -17,6 +17,7 @@ from paceline.engine.prefills import Prefills
 from paceline.engine.request_state import NO_ROW, RequestState
 from paceline.engine.room import Room
 from paceline.engine.settings import SchedulerSettings
+from paceline.engine.slack import Slack
 
 
 class PlanBuilder:
@@ -46,7 +47,8 @@ class PlanBuilder:
         self._fair = settings.policy == "fair"
         self._decode_cut = False  # prefill_first: decode rows were left out of the last step
         self.room = Room(life, caps.layout)
-        self.prefills = Prefills(settings, cost, life, self.room)
+        self.slack = Slack(settings, cost) if settings.by_slack else None
+        self.prefills = Prefills(settings, cost, life, self.room, self.slack)
         self._giving_way = GivingWay(cost, life)
 
     @property
@@ -61,13 +63,16 @@ class PlanBuilder:
 
     def build(self, now: float) -> tuple[StepPlan, Flight | None]:
         """The plan of the step `life.step`, and how to read its result; None with an empty plan."""
-        settings = self._settings
+        settings, life = self._settings, self._life
         selection = Selection()
         started = self._select_decodes(selection, now)
         if settings.prefill_priority == "decode_first" or self._decode_cut:
             was_cut, self._decode_cut = self._decode_cut, False
             num_decode = len(selection.decodes) + self._select_drafts(selection, settings.max_num_batched_tokens, now)
             budget = policies.prefill_budget(settings, num_decode_tokens=num_decode, max_tokens=self._max_tokens)
+            if self.slack is not None and (started or life.queue.num_requests):
+                cached = started[0].planned if started else 0
+                budget = self.slack.budget(selection.decodes, cached, budget, now)
             self.prefills.select(selection, started, budget, now)
             if not self._speculate and not was_cut:  # a draft left out would be lost; rows that were just left out run
                 self._giving_way.choose(selection, self.prefills.shares, now)

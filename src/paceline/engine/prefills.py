@@ -13,11 +13,13 @@ from paceline.contracts.request import may_share_prompt
 from paceline.engine import policies
 from paceline.engine.kv_manager import Quote, SequenceKV
 from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.line import TURN
 from paceline.engine.plan_columns import Selection
 from paceline.engine.request_state import NO_ROW, Phase, RequestState
 from paceline.engine.room import Room
 from paceline.engine.settings import SchedulerSettings
 from paceline.engine.shares import Shares
+from paceline.engine.slack import Slack
 
 _ASK_AGAIN_STEPS = 16
 NO_END = 1 << 62  # steps
@@ -26,9 +28,12 @@ NO_END = 1 << 62  # steps
 class Prefills:
     """Chooses prefill work for the plan; admits, and preempts lower classes for higher ones."""
 
-    def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, room: Room) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, room: Room, slack: Slack | None
+    ) -> None:
         self._settings = settings
         self._cost = cost
+        self._slack = slack  # None: order and admission look at no target
         self._life = life
         self._kv = life.kv
         self._queue = life.queue
@@ -50,14 +55,14 @@ class Prefills:
         left = budget
         self.shares = self._shares_of(budget, now)
         if len(started) > 1:
-            started.sort(key=lambda s: (s.priority, queue.debt(s), s.arrival, s.request_id))
+            self._put_in_order(started, now)
         turn = iter(started)
         begun = next(turn, None)
         admitting = queue.num_requests > queue.num_parked and self._may_admit(now)
         parks_left = self._settings.max_num_seqs  # bounds the quotes of one step
         while left > 0:
             head = queue.peek() if admitting else None
-            if begun is not None and (head is None or policies.goes_on_first(begun, head, queue.debt)):
+            if begun is not None and (head is None or self._goes_on_first(begun, head, now)):
                 left -= self._continue(selection, begun, left, now)
                 begun = next(turn, None)
             elif head is None:
@@ -76,6 +81,20 @@ class Prefills:
         elif self._batch_left and left > 0 and not queue.num_parked:
             self._batch_left = 0  # the static batch is complete
         return budget - left
+
+    def _put_in_order(self, started: list[RequestState], now: float) -> None:
+        """By class and tenant, then by slack or arrival. One step in `TURN` is by arrival for all: nobody starves."""
+        debt, slack = self._queue.debt, self._slack
+        if slack is None or self._life.step % TURN == 0:
+            started.sort(key=lambda s: (s.priority, debt(s), s.arrival, s.request_id))
+        else:
+            started.sort(key=lambda s: (s.priority, debt(s), *slack.urgency(s, now), s.arrival, s.request_id))
+
+    def _goes_on_first(self, begun: RequestState, head: RequestState, now: float) -> bool:
+        """Does a prefill that has begun get positions before the head of the queue?"""
+        if self._slack is None or begun.priority != head.priority or begun.tenant != head.tenant:
+            return policies.goes_on_first(begun, head, self._queue.debt)
+        return self._slack.urgency(begun, now) <= self._slack.urgency(head, now)
 
     def _continue(self, selection: Selection, state: RequestState, left: int, now: float) -> int:
         if state.row == NO_ROW:
@@ -111,7 +130,11 @@ class Prefills:
     def _note_chunk(self, state: RequestState, count: int, todo: int, now: float) -> None:
         if count < todo:
             numbers = {"tokens": float(count), "todo": float(todo)}
-            self._life.record(state, Kind.CHUNK, Reason.CHUNKED, now, numbers)
+            reason = Reason.CHUNKED
+            if self._slack is not None and self._slack.is_pacing:
+                reason = Reason.PACED
+                numbers["step_ms"] = 1e3 * self._slack.limit_s
+            self._life.record(state, Kind.CHUNK, reason, now, numbers)
 
     def _wait(
         self, state: RequestState, reason: Reason, now: float, *, other: int | None = None, **numbers: float
@@ -168,6 +191,9 @@ class Prefills:
             self._wait(head, Reason.NO_ROWS if full else Reason.TENANT_SHARE, now, running=len(life.running))
             return 0
         if self._still_blocked(head, lowest):
+            return 0
+        if self._slack is not None and not may_preempt and not self._slack.keeps_pace(life.running.values(), head):
+            self._wait(head, Reason.PACE, now, running=len(life.running))
             return 0
         sibling = self._leader_kv(head, now)
         if head.parked_on is not None:

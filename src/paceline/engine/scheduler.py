@@ -26,12 +26,14 @@ from paceline.engine.decisions import DecisionRing, behind
 from paceline.engine.horizon import DecodeRun, Horizon
 from paceline.engine.journal import Began
 from paceline.engine.kv_manager import KVManager
+from paceline.engine.lateness import Lateness
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.plan_builder import PlanBuilder
 from paceline.engine.plan_columns import Flight
 from paceline.engine.queue import WaitingQueue
 from paceline.engine.request_state import RequestState
 from paceline.engine.settings import SchedulerSettings
+from paceline.engine.slack import Slack
 from paceline.errors import StallError
 
 RECENT_DECISIONS = 32  # that `stats` shows
@@ -62,6 +64,7 @@ class Scheduler:
         self._admission = Admission(settings, caps, kv, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
         self._life = Lifecycle(kv, self._queue, self.decisions, num_rows=settings.max_num_seqs)
         self._builder = PlanBuilder(settings, caps, cost, self._life, self._admission, drafter)
+        self._lateness = Lateness(settings, cost, self._life, self.decisions)
         self._applier = Applier(self._life)
         self._horizon = Horizon(self._builder, self._applier, self._life)
         self._deadlines = Deadlines()
@@ -70,25 +73,38 @@ class Scheduler:
     # intake
 
     def add(self, request: Request, now: float) -> None:
-        """Take a request in. Raises RequestError (it is wrong) or QueueFullError (there is no place); nothing changes
-        then."""
+        """Take a request in. Raises RequestError (it is wrong), QueueFullError (there is no place) or TooLateError (it
+        would be late, and asks to be refused then); nothing changes then."""
         self.add_all((request,), now)
 
     def add_all(self, requests: Sequence[Request], now: float) -> None:
         """Take all of them in, in order, or none: raises what `add` raises for the first that is refused."""
-        admission, queue = self._admission, self._queue
+        admission, queue, slack = self._admission, self._queue, self._builder.slack
         states: dict[int, RequestState] = {}
         taken = ChainMap(states, self._life.open)
         waiting_tokens = queue.num_tokens
         for request in requests:
             admission.check(request, taken)
             admission.check_queue(request, num_waiting=queue.num_requests + len(states), waiting_tokens=waiting_tokens)
-            states[request.request_id] = state = admission.make_state(request, now)
+            state = admission.make_state(request, now)
+            if slack is not None:
+                slack.set_targets(state)
+            self._lateness.check(state, now)
+            states[request.request_id] = state
             waiting_tokens += state.known
         for state in states.values():
             self._life.enter(state)
             self._deadlines.add(state)
+            if slack is not None:
+                self._note_targets(slack, state, now)
         self._deadlines.trim(len(self._life.open))
+
+    def _note_targets(self, slack: Slack, state: RequestState, now: float) -> None:
+        slack.note(state, now)
+        target_s = state.request.slo.tpot_s
+        if target_s is not None and state.tpot_s > target_s:
+            numbers = {"target_ms": 1e3 * target_s, "alone_ms": slack.alone_ms(state)}
+            self._life.record(state, Kind.CLAMP, Reason.TPOT_OUT_OF_REACH, now, numbers)
 
     def abort(self, request_id: int, now: float) -> None:
         """End a request, in whatever phase it is; unknown and finished ones are ignored."""
@@ -107,10 +123,13 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when nothing can be done now. Raises StallError when that can never change."""
         assert len(self._flights) < self._caps.max_in_flight, "no plan fits in flight"
+        self._queue.now = now
         for key in self._kv.settled():
             self._queue.wake(key)
         self._builder.room.num_in_flight = len(self._flights)
         plan, flight = self._builder.build(now)
+        for state in self._queue.take_late():
+            self._life.record(state, Kind.WAIT, Reason.LATE, now, {"late_ms": 1e3 * (now - state.start_by)})
         if flight is not None:
             self._flights.append(flight)
             self._life.step += 1

@@ -7,12 +7,12 @@ decode steps; per arrival; per client that leaves; per replica that fails or com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams, Usage
-from paceline.contracts.slo import Outcome, Timeline
+from paceline.contracts.slo import Outcome, Slo, Timeline
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
 from paceline.router import Ask, Ledger, Policy
@@ -20,6 +20,9 @@ from paceline.sim.client import GOES_ON, Client
 from paceline.sim.events import EventHeap, EventKind
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, News, Replica
+
+
+NO_TARGETS = Slo()
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +93,7 @@ class Cluster:
         *,
         changes: Sequence[Outage | Joining] = (),
         cold_start_s: float = 0.0,
+        slos: Mapping[str, Slo] | None = None,
     ) -> None:
         if num_replicas < 1:
             raise ConfigError("a cluster needs a replica", seen=num_replicas, expected="at least 1")
@@ -99,6 +103,7 @@ class Cluster:
         self._prompts = prompts
         self._on_end = on_end
         self._cold_start_s = cold_start_s
+        self._slos = slos or {}  # by class of the plan: what a server's class table would say
         self._events = EventHeap()
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down
@@ -232,6 +237,8 @@ class Cluster:
             arrival=now,
             priority=planned.priority or 0,
             tenant=planned.tenant or "default",
+            latency_class=planned.slo_class,
+            slo=self._slos.get(planned.slo_class, NO_TARGETS),
         )
 
     def _cached(self, request: Request) -> Callable[[int], int]:

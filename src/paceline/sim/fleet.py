@@ -10,12 +10,13 @@ the KV cache, prefill and decode on different replicas, replicas that come and g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from paceline.contracts.kv import KVLayout
 from paceline.contracts.ports import CostModel
+from paceline.contracts.slo import Slo
 from paceline.cost import decode_shape, prefill_shape
 from paceline.engine.decisions import DecisionRing
 from paceline.engine.kv_manager import KVManager
@@ -84,9 +85,11 @@ def make_cluster(
     seed: int = 0,
     changes: Sequence[Outage | Joining] = (),
     cold_start_s: float = 0.0,
+    slos: Mapping[str, Slo] | None = None,
     macro_steps: bool = True,
 ) -> Cluster:
-    """A cluster that is ready to run `plan`; see `Cluster.run`. Raises ConfigError for what cannot be."""
+    """A cluster that is ready to run `plan`; see `Cluster.run`. `slos`: targets by the plan's classes, which replicas
+    schedule by if their settings say so. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
@@ -108,6 +111,7 @@ def make_cluster(
         on_end,
         changes=changes,
         cold_start_s=cold_start_s,
+        slos=slos,
     )
 
 
