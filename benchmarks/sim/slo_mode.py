@@ -22,7 +22,7 @@ from paceline.contracts.ports import CostModel
 from paceline.contracts.slo import Slo
 from paceline.cost import LinearStepCost
 from paceline.engine.settings import SchedulerSettings
-from paceline.lab.workload import MATRIX, Plan, WorkloadSpec, load_spec, make_plan, named, offered_rps, scale
+from paceline.lab.workload import MATRIX, Plan, WorkloadSpec, make_plan, named, offered_rps, scale
 from paceline.lab.workload.arrivals import Closed
 from paceline.sim.cluster import Ended
 from paceline.sim.fleet import ReplicaSpec, make_cluster, size_of
@@ -80,11 +80,16 @@ def auto(device: str, **more: Any) -> ReplicaSpec:
 def mixed(device: str) -> WorkloadSpec:
     """Chat, questions over long documents, and long answers, each with the targets of its kind, in one queue."""
     size = size_of(DEVICES[device], auto(device).settings)
-    parts = {name: named(name, size, num_requests=NUM_REQUESTS)[0] for name in ("short-short", "long-short", "short-long")}
+    parts = {
+        name: named(name, size, num_requests=NUM_REQUESTS)[0] for name in ("short-short", "long-short", "short-long")
+    }
     streams, slo = [], {}
     for name, spec in parts.items():
         table = msgspec.structs.replace(
-            spec.streams[0], name=name, slo_class=name, arrival=msgspec.structs.replace(spec.streams[0].arrival, rate=spec.streams[0].arrival.rate / 3)
+            spec.streams[0],
+            name=name,
+            slo_class=name,
+            arrival=msgspec.structs.replace(spec.streams[0].arrival, rate=spec.streams[0].arrival.rate / 3),
         )
         streams.append(table)
         slo[name] = msgspec.structs.replace(spec.slo["default"], name=name)
@@ -97,7 +102,10 @@ def run(spec: ReplicaSpec, cost: CostModel, plan: Plan, slos: dict[str, Slo]) ->
     """Good requests, all that ended, virtual seconds."""
     ended: list[Ended] = []
     totals = make_cluster(spec, cost, plan, on_end=ended.append, slos=slos).run()
-    good = sum(e.timeline is not None and e.outcome.value == "ok" and e.timeline.is_good(slos.get(e.planned.slo_class, Slo())) for e in ended)
+    good = sum(
+        e.timeline is not None and e.outcome.value == "ok" and e.timeline.is_good(slos.get(e.planned.slo_class, Slo()))
+        for e in ended
+    )
     return good, ended, totals.virtual_s
 
 

@@ -23,9 +23,7 @@ class Estimates(Protocol):
     def estimate(self, shape: StepShape) -> Estimate: ...
 
 
-def predict_ttft(
-    cost: Estimates, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0
-) -> Estimate:
+def predict_ttft(cost: Estimates, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0) -> Estimate:
     """Milliseconds from now to the first token of a prompt of `num_prompt` tokens, `num_cached` of them in the cache.
 
     A request behind others shares its steps with them; all steps are priced as one from the middle of its prompt.

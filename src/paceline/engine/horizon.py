@@ -62,6 +62,8 @@ class Horizon:
         if steps < 1:
             return None
         context = 0
+        if self._builder.may_leave_out(running.values()):
+            return None
         for state in running.values():
             planned = state.planned
             if state.known - planned != 1 or state.pending:

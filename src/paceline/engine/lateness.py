@@ -19,9 +19,7 @@ from paceline.errors import TooLateError
 class Lateness:
     """Looks at everybody who waits, once for each request that asks to be refused."""
 
-    def __init__(
-        self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, decisions: DecisionRing
-    ) -> None:
+    def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, decisions: DecisionRing) -> None:
         self._settings = settings
         self._cost = cost
         self._life = life

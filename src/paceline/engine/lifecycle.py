@@ -7,7 +7,6 @@ plan, the blocks go back (into limbo while a submitted step may touch them), the
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from math import inf
 
 from paceline.contracts.decision import Decision, Kind, Reason
 from paceline.contracts.request import FinishReason, RequestOutput, TokenLogprob, Usage
@@ -113,8 +112,6 @@ class Lifecycle:
         self._leave(state, now)
         state.move_to(Phase.WAITING)
         state.preemptions += 1
-        if state.by_slack:
-            state.start_by = -inf  # what it has is lost again if others go first
         self.num_preemptions += 1
         numbers = {"computed": float(state.frontier), "known": float(state.known)}
         self.record(state, Kind.PREEMPT, reason, now, numbers, other=other.request_id)

@@ -1,9 +1,8 @@
 """One tenant's waiting requests of one class, in the order in which they are served.
 
-Those with a target for their first token go by *latest start*: the time at which their prompt must begin to make it.
-For any two of them the one with less slack is first, and no time passes between them: slack is latest start minus now,
-so the order stays what it was when they came, and a heap keeps it. Those whose latest start has passed are late: serving
-them first would make the next ones late too, for nothing. They go behind, by arrival, with those that have no target.
+Those with a target for their first token go by the time it is due. A prompt that could not make it any more, even if it
+began now, is late: serving it first would make the next ones late too, for nothing. It goes behind, by arrival, with
+those that have no target. Both times are fixed when a request comes, so heaps keep the order.
 
 Nobody starves: when `TURN` others have passed the oldest of those behind, it is next.
 """
@@ -11,6 +10,7 @@ Nobody starves: when `TURN` others have passed the oldest of those behind, it is
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TypeAlias
 
 from paceline.engine.request_state import RequestState
@@ -29,14 +29,14 @@ class Line:
 
     def __init__(self, late: list[RequestState]) -> None:
         self._late = late
-        self._hurried: list[_Entry] = []  # by latest start
+        self._hurried: list[_Entry] = []  # by the time their first token is due
         self._behind: list[_Entry] = []  # by arrival
         self._dead = 0
         self._passed = 0  # turns since one of those behind was taken
 
     def push(self, state: RequestState, serial: int) -> None:
-        if state.start_by < float("inf"):
-            heappush(self._hurried, (state.start_by, state.arrival, state.request_id, serial, state))
+        if state.rank < inf:
+            heappush(self._hurried, (state.rank, state.arrival, state.request_id, serial, state))
         else:
             heappush(self._behind, (0.0, state.arrival, state.request_id, serial, state))
 
@@ -95,7 +95,7 @@ class Line:
     def ahead_of(self, state: RequestState) -> tuple[int, int]:
         """(requests, their known tokens) that go before one that comes now. Looks at everybody."""
         if state.by_slack:
-            ahead = [e[-1].known for e in self._hurried if e[0] <= state.start_by and e[-1].queued]
+            ahead = [e[-1].known for e in self._hurried if e[0] <= state.rank and e[-1].queued]
         else:
             ahead = [e[-1].known for e in self._behind if e[-1].queued]
         return len(ahead), sum(ahead)

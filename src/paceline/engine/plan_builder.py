@@ -6,12 +6,15 @@ is taken from whoever matters least; what cannot run now says why.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from paceline.contracts.ports import CostModel, Drafter, ExecutorCaps
 from paceline.contracts.step import RowAdmit, StepPlan
 from paceline.engine import policies
 from paceline.engine.admission import Admission
 from paceline.engine.giving_way import GivingWay
 from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.line import TURN
 from paceline.engine.plan_columns import Flight, RowColumns, Selection, empty_plan
 from paceline.engine.prefills import Prefills
 from paceline.engine.request_state import NO_ROW, RequestState
@@ -56,6 +59,13 @@ class PlanBuilder:
         """Without somebody new, a plan for rows with one token to go holds those and nothing else, now and after it."""
         return not (self._speculate or self._decode_cut or self._giving_way.gave_way or self.prefills.is_forming)
 
+    def may_leave_out(self, running: Collection[RequestState]) -> bool:
+        """Some of these rows, which decode, may skip a step for the others."""
+        if self.slack is None:
+            return False
+        lost = sum(state.is_lost(0.0) for state in running)
+        return 0 < lost < len(running)
+
     @property
     def charges(self) -> bool:
         """Positions are charged to tenants."""
@@ -66,6 +76,8 @@ class PlanBuilder:
         settings, life = self._settings, self._life
         selection = Selection()
         started = self._select_decodes(selection, now)
+        if self.slack is not None and life.step % TURN:  # one step in so many is for all: nobody starves
+            selection.decodes = self.slack.take_part(selection.decodes, now)
         if settings.prefill_priority == "decode_first" or self._decode_cut:
             was_cut, self._decode_cut = self._decode_cut, False
             num_decode = len(selection.decodes) + self._select_drafts(selection, settings.max_num_batched_tokens, now)

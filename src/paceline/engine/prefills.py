@@ -55,7 +55,10 @@ class Prefills:
         left = budget
         self.shares = self._shares_of(budget, now)
         if len(started) > 1:
-            self._put_in_order(started, now)
+            if self._slack is None or self._life.step % TURN == 0:  # a step in so many, so that nobody starves
+                started.sort(key=lambda s: (s.priority, queue.debt(s), s.arrival, s.request_id))
+            else:
+                self._slack.sort(started, queue.debt, now)
         turn = iter(started)
         begun = next(turn, None)
         admitting = queue.num_requests > queue.num_parked and self._may_admit(now)
@@ -82,16 +85,7 @@ class Prefills:
             self._batch_left = 0  # the static batch is complete
         return budget - left
 
-    def _put_in_order(self, started: list[RequestState], now: float) -> None:
-        """By class and tenant, then by slack or arrival. One step in `TURN` is by arrival for all: nobody starves."""
-        debt, slack = self._queue.debt, self._slack
-        if slack is None or self._life.step % TURN == 0:
-            started.sort(key=lambda s: (s.priority, debt(s), s.arrival, s.request_id))
-        else:
-            started.sort(key=lambda s: (s.priority, debt(s), *slack.urgency(s, now), s.arrival, s.request_id))
-
     def _goes_on_first(self, begun: RequestState, head: RequestState, now: float) -> bool:
-        """Does a prefill that has begun get positions before the head of the queue?"""
         if self._slack is None or begun.priority != head.priority or begun.tenant != head.tenant:
             return policies.goes_on_first(begun, head, self._queue.debt)
         return self._slack.urgency(begun, now) <= self._slack.urgency(head, now)
@@ -132,8 +126,7 @@ class Prefills:
             numbers = {"tokens": float(count), "todo": float(todo)}
             reason = Reason.CHUNKED
             if self._slack is not None and self._slack.is_pacing:
-                reason = Reason.PACED
-                numbers["step_ms"] = 1e3 * self._slack.limit_s
+                reason, numbers["step_ms"] = Reason.PACED, 1e3 * self._slack.limit_s
             self._life.record(state, Kind.CHUNK, reason, now, numbers)
 
     def _wait(
@@ -192,7 +185,7 @@ class Prefills:
             return 0
         if self._still_blocked(head, lowest):
             return 0
-        if self._slack is not None and not may_preempt and not self._slack.keeps_pace(life.running.values(), head):
+        if self._slack is not None and not may_preempt and not self._slack.keeps_pace(life.running.values(), head, now):
             self._wait(head, Reason.PACE, now, running=len(life.running))
             return 0
         sibling = self._leader_kv(head, now)
@@ -222,7 +215,8 @@ class Prefills:
 
     def closed_steps(self, head: RequestState, *, sliding: bool) -> int:
         """For how many plans from now on `head` is sure to wait for the reason on record, if nobody comes or ends and
-        rows only decode. `sliding`: there are windows, which give blocks back on the way. 0: only a plan can say."""
+        rows only decode. `sliding`: there are windows, which give blocks back on the way. 0: only a plan can say. Under
+        targets the head changes as time goes by, so only what holds for any head does."""
         settings, running = self._settings, self._life.running
         if settings.policy == "fair" or settings.max_wait_ms > 0.0:
             return 0
@@ -233,7 +227,12 @@ class Prefills:
             return 0
         if len(running) >= settings.max_num_seqs:
             return NO_END if head.reason is Reason.NO_ROWS else 0
-        if sliding or head.reason is not Reason.NO_BLOCKS or not self._still_blocked(head, lowest):
+        if (
+            self._slack is not None
+            or sliding
+            or head.reason is not Reason.NO_BLOCKS
+            or not self._still_blocked(head, lowest)
+        ):
             return 0
         return self._blocked_until - self._life.step
 
@@ -326,11 +325,9 @@ class Prefills:
         return True
 
     def _headroom(self) -> int:
+        num_running = len(self._life.running)
         return policies.headroom_blocks(
-            self._settings,
-            num_blocks=self._num_blocks,
-            num_groups=self._num_groups,
-            num_running=len(self._life.running),
+            self._settings, num_blocks=self._num_blocks, num_groups=self._num_groups, num_running=num_running
         )
 
     def _reserve(

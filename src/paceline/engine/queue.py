@@ -242,8 +242,8 @@ class WaitingQueue:
         return late
 
     def ahead_of(self, state: RequestState) -> tuple[int, int]:
-        """(requests, their known tokens) that go before one that comes now: of higher classes, of its own tenant, and of
-        tenants that were served no more. Looks at everybody."""
+        """(requests, their known tokens) that go before one that comes now: of higher classes, of its own tenant, and
+        of tenants that were served no more. Looks at everybody."""
         requests = tokens = 0
         for priority in self._priorities:
             if priority > state.priority:

@@ -76,6 +76,7 @@ class RequestState:
         "computed",
         "computed_tokens",
         "drafts",
+        "due",
         "epoch",
         "frontier",
         "has_followers",
@@ -130,7 +131,8 @@ class RequestState:
         self.limit = limit  # known tokens at which it ends by length
         # targets, where the scheduling mode looks at them
         self.by_slack = False  # it does
-        self.start_by = inf  # latest start: when its prompt must begin for its first token to be in time
+        self.due = inf  # when its first token is to be there
+        self.start_by = inf  # latest start: when its prompt must begin for that
         self.tpot_s = inf  # seconds a token may take on average
         # history
         self.num_prompt = request.num_prompt
@@ -191,6 +193,17 @@ class RequestState:
     def resumes(self) -> bool:
         """It was preempted, and waits to go on with what it had begun."""
         return self.preemptions > 0
+
+    @property
+    def rank(self) -> float:
+        """Its place among those that wait: when its first token is due. What was preempted goes first: what it had
+        computed would be lost for good if others took its blocks."""
+        return -inf if self.preemptions and self.by_slack else self.due
+
+    def is_lost(self, now: float) -> bool:
+        """Its first token came, or would come, after it was due: whatever follows, it has missed its target."""
+        chunks = self.timeline.chunks
+        return (chunks[0][0] if chunks else now) > self.due
 
     def token_due(self) -> float:
         """When its next token is to be there for the mean of those so far to be its target. Only with a first token."""

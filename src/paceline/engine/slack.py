@@ -12,11 +12,11 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 
 from paceline.contracts.ports import CostModel, StepShape
-from paceline.engine.request_state import NO_ROW, RequestState
+from paceline.engine.request_state import NO_ROW, Phase, RequestState
 from paceline.engine.settings import SchedulerSettings
 
 CATCH_UP = 0.9  # of its target: what a step may take while a row is behind, so that it catches up
@@ -42,8 +42,23 @@ class Slack:
         slo, cost = state.request.slo, self._cost
         if slo.tpot_s is not None and self.alone_ms(state) <= 1e3 * slo.tpot_s:
             state.tpot_s = slo.tpot_s
+        prefill_s = PREFILL_PACE * cost.prefill_ms(state.known) / 1e3
         if slo.ttft_s is not None:
-            state.start_by = state.arrival + slo.ttft_s - PREFILL_PACE * cost.prefill_ms(state.known) / 1e3
+            state.due = state.arrival + slo.ttft_s
+        if slo.e2e_s is not None:
+            self._spread(state, slo.e2e_s, prefill_s)
+        state.start_by = state.due - prefill_s
+
+    def _spread(self, state: RequestState, e2e_s: float, prefill_s: float) -> None:
+        """A target for the whole, as one for each token and one for the first: tokens get half of what there is to
+        spare, in proportion to what they take alone. A limit that cannot be reached in time asks nothing."""
+        alone_s = self.alone_ms(state) / 1e3
+        left = state.limit - state.known
+        times = e2e_s / (prefill_s + left * alone_s)
+        if times > 1.0:
+            tpot_s = alone_s * (1.0 + times) / 2
+            state.tpot_s = min(state.tpot_s, tpot_s)
+            state.due = min(state.due, state.arrival + e2e_s - left * tpot_s)
 
     def alone_ms(self, state: RequestState) -> float:
         """What a step takes that only makes this request's next token."""
@@ -66,14 +81,19 @@ class Slack:
     def step_s(self, decodes: Sequence[RequestState], now: float) -> float:
         """How long the step may take for the sake of the rows that decode, and of who may come while it runs; inf: as
         long as it likes."""
-        limit = inf
+        limit = self._rows_s(decodes, now)
         for ttft_s, last in self._ttft.items():
             if now - last <= WINDOW_S:
                 limit = min(limit, STEP_SHARE * ttft_s)
+        return limit
+
+    def _rows_s(self, decodes: Sequence[RequestState], now: float) -> float:
+        """How long the step may take for the sake of rows that can make their targets."""
+        limit = inf
         hopeless: list[RequestState] | None = None
         for state in decodes:
             tpot = state.tpot_s
-            if tpot == inf or state.row == NO_ROW or not state.timeline.chunks:
+            if tpot == inf or state.row == NO_ROW or not state.timeline.chunks or state.is_lost(now):
                 continue
             slack = state.token_due() - now
             if slack >= limit:
@@ -109,27 +129,51 @@ class Slack:
         self.is_pacing = fit < most
         return max(fit, least)
 
-    def keeps_pace(self, running: Collection[RequestState], head: RequestState) -> bool:
-        """Would all rows that can make their target, and `head`, still make it with `head` as one more row?"""
-        tightest = head.tpot_s
-        context = head.known
+    def keeps_pace(self, running: Collection[RequestState], head: RequestState, now: float) -> bool:
+        """Would all rows that can make their targets, and `head`, keep their pace with it as one more row? A late head
+        has to leave room for lost rows as well: they would be left out of steps for nothing."""
+        late = head.start_by < now
+        tightest, context, num = head.tpot_s, head.known, 1
         for state in running:
-            context += state.known
-            if state.tpot_s < tightest:
+            if state.is_lost(now):
+                if not late:
+                    continue
+            elif state.tpot_s < tightest:
                 tightest = state.tpot_s
-        if tightest == inf or not running:
-            return True
-        num = len(running) + 1
-        return self._cost.step_ms(decode_shape(num, context)) <= 1e3 * tightest
+            context += state.known
+            num += 1
+        return tightest == inf or num == 1 or self._cost.step_ms(decode_shape(num, context)) <= 1e3 * tightest
+
+    def take_part(self, decodes: list[RequestState], now: float) -> list[RequestState]:
+        """The rows that decode in this step: those that have missed their targets skip it where the others could not
+        keep theirs beside them. The oldest stay in first."""
+        lost = [state for state in decodes if state.is_lost(now)]
+        if not lost:
+            return decodes
+        kept = [state for state in decodes if not state.is_lost(now)]
+        step_s = self._rows_s(kept, now)
+        if step_s == inf:
+            return decodes
+        low, high = 0, len(lost)
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self._cost.step_ms(shape_of([*kept, *lost[:middle]])) <= 1e3 * step_s
+            low, high = (middle, high) if fits else (low, middle - 1)
+        left_out = set(map(id, lost[low:]))
+        return [state for state in decodes if id(state) not in left_out]
+
+    def sort(self, begun: list[RequestState], debt: Callable[[RequestState], float], now: float) -> None:
+        """Prompts that have begun, by class, tenant and urgency."""
+        begun.sort(key=lambda s: (s.priority, debt(s), self.urgency(s, now), s.arrival, s.request_id))
 
     def urgency(self, state: RequestState, now: float) -> tuple[bool, float]:
-        """Sorts a prompt that has begun, or the head of the queue: those in time by latest start, then the late."""
+        """Sorts a prompt that has begun, or the head of the queue: those in time by when they are due, then the late."""
         start_by = state.start_by
-        if state.phase.value and start_by < inf and not state.resumes:  # part of it is computed
+        if state.phase is Phase.RUNNING and start_by < inf and not state.resumes:  # part of it is computed
             done = self._cost.prefill_ms(state.known) - self._cost.prefill_ms(state.todo, state.planned)
             start_by += PREFILL_PACE * done / 1e3
-        late = start_by == inf or (start_by < now and not state.resumes)
-        return late, state.arrival if late else start_by
+        late = start_by < now and not state.resumes
+        return late, state.arrival if late else state.rank
 
 
 def decode_shape(num_rows: int, context: int) -> StepShape:

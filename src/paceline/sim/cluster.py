@@ -21,7 +21,6 @@ from paceline.sim.events import EventHeap, EventKind
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, News, Replica
 
-
 NO_TARGETS = Slo()
 
 
