@@ -225,6 +225,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     wasted_tokens: int = 0
     output_tokens: int = 0
     saved_prefill_ms: float = 0.0  # prefix hits, priced by the cost model
+    num_refused_late: int = 0  # their first token would have missed its target
+    num_late: int = 0  # whose turn went to others because their TTFT target could not be met any more
+    num_paced_steps: int = 0  # that took in less of a prompt for the sake of running rows
     stalled: bool = False
     trouble: str = ""  # why it is stalled, or has stopped for good, with the last decisions; lines of text for people
     last_step: dict[str, float] = msgspec.field(default_factory=dict)  # rows, tokens, decode_rows, host_us, device_ms

@@ -25,13 +25,14 @@ class Lateness:
         self._life = life
         self._decisions = decisions
         self.num_refused = 0
+        self.step_ends = 0.0  # when the plans in flight are expected to have ended
 
     def check(self, state: RequestState, now: float) -> None:
         """Raise TooLateError for a request that would be late."""
         ttft_s = state.request.slo.ttft_s
         if not state.request.refuse_late or ttft_s is None or state.request.leader is not None:
             return  # a later choice shares the prompt of the first, which was taken in just before it
-        predicted = self._cost.predict_ttft(self._snapshot(state), state.known)
+        predicted = self._cost.predict_ttft(self._snapshot(state, now), state.known)
         left_ms = 1e3 * (state.arrival + ttft_s - now)
         if predicted.lo <= left_ms:
             return
@@ -56,7 +57,7 @@ class Lateness:
             fix=f"retry in {wait_s:.3g} s, loosen the target, or ask for another class",
         )
 
-    def _snapshot(self, state: RequestState) -> EngineSnapshot:
+    def _snapshot(self, state: RequestState, now: float) -> EngineSnapshot:
         settings, life = self._settings, self._life
         num_decoding = context = tokens_left = todo = num_begun = 0
         for other in life.running.values():
@@ -77,5 +78,6 @@ class Lateness:
             max_num_batched_tokens=settings.max_num_batched_tokens,
             prefill_chunk_tokens=settings.prefill_chunk_tokens,
             min_prefill_tokens=settings.min_prefill_tokens,
+            ms_left_in_step=1e3 * max(0.0, self.step_ends - now),
             mean_tokens_left=tokens_left / num_decoding if num_decoding else 0.0,
         )

@@ -69,6 +69,7 @@ class Scheduler:
         self._horizon = Horizon(self._builder, self._applier, self._life)
         self._deadlines = Deadlines()
         self._flights: deque[Flight] = deque()
+        self._num_late = 0
 
     # intake
 
@@ -129,9 +130,11 @@ class Scheduler:
         self._builder.room.num_in_flight = len(self._flights)
         plan, flight = self._builder.build(now)
         for state in self._queue.take_late():
+            self._num_late += 1
             self._life.record(state, Kind.WAIT, Reason.LATE, now, {"late_ms": 1e3 * (now - state.start_by)})
         if flight is not None:
             self._flights.append(flight)
+            self._lateness.step_ends = max(now, self._lateness.step_ends) + plan.est_ms / 1e3
             self._life.step += 1
         elif self._life.open and not self._flights and self._builder.prefills.hold_until is None:
             self._stall()
@@ -148,6 +151,8 @@ class Scheduler:
     def apply(self, result: StepResult, now: float) -> None:
         """Take in the result of the oldest plan in flight; the cost model learns what it took."""
         flight = self._flights.popleft()
+        if not self._flights:
+            self._lateness.step_ends = now
         self._applier.apply(flight, result, now)
         if result.device_ms > 0.0:
             self._cost.observe(flight.shape, result.device_ms)
@@ -248,5 +253,8 @@ class Scheduler:
             wasted_tokens=life.wasted_tokens,
             output_tokens=life.output_tokens,
             saved_prefill_ms=life.saved_prefill_ms,
+            num_refused_late=self._lateness.num_refused,
+            num_late=self._num_late,
+            num_paced_steps=0 if self._builder.slack is None else self._builder.slack.num_paced,
             recent=self.decisions.tail(RECENT_DECISIONS),
         )

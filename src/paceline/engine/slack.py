@@ -34,6 +34,7 @@ class Slack:
         self._cost = cost
         self.limit_s = inf  # of the step planned last: how long it may take
         self.is_pacing = False  # and that left it fewer prompt positions
+        self.num_paced = 0  # steps so far
         self._ttft: dict[float, float] = {}  # TTFT targets, and when one was asked for last
 
     def set_targets(self, state: RequestState) -> None:
@@ -127,6 +128,7 @@ class Slack:
         least = min(most, self._settings.min_prefill_tokens)
         fit = self._cost.tokens_within(1e3 * step_s, shape_of(decodes), num_cached, at_most=most)
         self.is_pacing = fit < most
+        self.num_paced += self.is_pacing
         return max(fit, least)
 
     def keeps_pace(self, running: Collection[RequestState], head: RequestState, now: float) -> bool:
