@@ -128,6 +128,8 @@ class Horizon:
         last_step = life.applied_step = life.step - 1
         life.computed_tokens += num * len(states)
         computed = [state.computed for state in states]
+        if self._builder.charges is not None:
+            self._builder.charges.charge_run(states, num)
         for state in states:
             if state.planned < state.frontier:
                 again = min(state.planned + num, state.frontier) - state.planned
@@ -136,9 +138,6 @@ class Horizon:
             state.computed_tokens += num
             state.planned += num
             state.last_step = state.last_draw_step = last_step
-        if self._builder.charges:
-            for state in states:
-                life.queue.charge(state, num)
         if num > 1:
             self._take_in(states, tokens, num - 1, times)
         self._blocks(states, computed, num, times)

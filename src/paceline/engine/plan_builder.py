@@ -12,6 +12,7 @@ from paceline.contracts.ports import CostModel, Drafter, ExecutorCaps
 from paceline.contracts.step import RowAdmit, StepPlan
 from paceline.engine import policies
 from paceline.engine.admission import Admission
+from paceline.engine.charges import Charges
 from paceline.engine.giving_way import GivingWay
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.line import TURN
@@ -47,7 +48,7 @@ class PlanBuilder:
         self._speculate = self._drafter is not None or device_drafts
         # a row may draw again before the host has seen its last draw: drafts need the host in between
         self._feedback = caps.device_feedback and not self._speculate
-        self._fair = settings.policy == "fair"
+        self.charges = Charges(cost, life.queue) if settings.policy == "fair" else None
         self._decode_cut = False  # prefill_first: decode rows were left out of the last step
         self.room = Room(life, caps.layout)
         self.slack = Slack(settings, cost) if settings.by_slack else None
@@ -65,11 +66,6 @@ class PlanBuilder:
             return False
         lost = sum(state.is_lost(0.0) for state in running)
         return 0 < lost < len(running)
-
-    @property
-    def charges(self) -> bool:
-        """Positions are charged to tenants."""
-        return self._fair
 
     def build(self, now: float) -> tuple[StepPlan, Flight | None]:
         """The plan of the step `life.step`, and how to read its result; None with an empty plan."""
@@ -159,10 +155,9 @@ class PlanBuilder:
         shape = rows.shape()
         life.computed_tokens += shape.num_tokens
         life.wasted_tokens += rows.wasted
-        if self._fair:
-            for state, count in zip(rows.states, rows.counts, strict=True):
-                life.queue.charge(state, count)
         est_ms = self._cost.step_ms(shape)
+        if self.charges is not None:
+            self.charges.charge(rows, len(selection.decodes), est_ms)
         releases, life.releases = life.releases, []
         return rows.plan(selection, admits, releases, est_ms), rows.flight(shape)
 

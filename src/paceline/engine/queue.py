@@ -26,9 +26,9 @@ _Entry: TypeAlias = tuple[float, int, int, RequestState]  # arrival, request id,
 class _Tenants:
     """Tenants of one class, least served first.
 
-    A virtual counter per tenant grows with the positions computed for it. One that comes back after a pause is lifted
-    to the least counter among those present, so idling earns no credit (Sheng et al., "Fairness in Serving Large
-    Language Models", OSDI 2024).
+    A virtual counter per tenant grows with the predicted time of what is computed for it (`charges`). One that comes
+    back after a pause is lifted to the least counter among those present, so idling earns no credit (Sheng et al.,
+    "Fairness in Serving Large Language Models", OSDI 2024).
     """
 
     __slots__ = ("_floor", "_late", "_order", "_present", "now", "num_queued", "queues", "served")
@@ -37,12 +37,12 @@ class _Tenants:
         self._late = late
         self.queues: dict[str, Line] = {}
         self.now = 0.0  # of the step that is planned, or was last
-        self.served: dict[str, float] = {}
+        self.served: dict[str, int] = {}  # picoseconds of predicted time
         # heap of those present: (counter, -serial of coming back, tenant). A stale counter is a lower bound; of equals
         # the one that came back last is first: it was served least lately
-        self._order: list[tuple[float, int, str]] = []
+        self._order: list[tuple[int, int, str]] = []
         self._present: dict[str, None] = {}
-        self._floor = 0.0
+        self._floor = 0
         self.num_queued = 0  # requests in the order; none: the queue does not look at this class
 
     def push(self, state: RequestState, serial: int) -> None:
@@ -51,7 +51,7 @@ class _Tenants:
         if tenant not in self._present:
             self._clean()
             floor = self._order[0][0] if self._order else self._floor
-            served = max(self.served.get(tenant, 0.0), floor)
+            served = max(self.served.get(tenant, 0), floor)
             self.served[tenant] = served
             self._present[tenant] = None
             heappush(self._order, (served, -serial, tenant))
@@ -220,13 +220,13 @@ class WaitingQueue:
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def charge(self, state: RequestState, num_tokens: int) -> None:
-        """Positions are computed for a request's tenant."""
+    def charge(self, state: RequestState, amount: int) -> None:
+        """A request's tenant is served: picoseconds of predicted step time (`charges`)."""
         if (tenants := self._classes.get(state.priority)) is not None:
-            tenants.served[state.tenant] = tenants.served.get(state.tenant, 0.0) + num_tokens
+            tenants.served[state.tenant] = tenants.served.get(state.tenant, 0) + amount
 
     def debt(self, state: RequestState) -> float:
-        """Positions computed for a request's tenant within its class; 0 when the policy is not fair."""
+        """What a request's tenant was served within its class; 0 when the policy is not fair."""
         return self.debt_of(state.priority, state.tenant)
 
     def debt_of(self, priority: int, tenant: str) -> float:
@@ -249,7 +249,7 @@ class WaitingQueue:
             if priority > state.priority:
                 break
             tenants = self._classes[priority]
-            own = tenants.served.get(state.tenant, 0.0)
+            own = tenants.served.get(state.tenant, 0)
             for tenant, line in tenants.queues.items():
                 if priority == state.priority and tenant != state.tenant and tenants.served[tenant] > own:
                     continue

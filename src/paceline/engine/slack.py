@@ -169,7 +169,8 @@ class Slack:
         begun.sort(key=lambda s: (s.priority, debt(s), self.urgency(s, now), s.arrival, s.request_id))
 
     def urgency(self, state: RequestState, now: float) -> tuple[bool, float]:
-        """Sorts a prompt that has begun, or the head of the queue: those in time by when they are due, then the late."""
+        """Sorts prompts that have begun, and the head of the queue: those in time by when they are due, then the
+        late."""
         start_by = state.start_by
         if state.phase is Phase.RUNNING and start_by < inf and not state.resumes:  # part of it is computed
             done = self._cost.prefill_ms(state.known) - self._cost.prefill_ms(state.todo, state.planned)

@@ -21,10 +21,11 @@ Arrivals = list[tuple[float, Request]]
 # 5 ms a step, 50 µs a token: a prefill of 1,000 tokens costs as much as ten decode steps
 COST = LinearStepCost(fixed_ms=5.0, per_token_ms=0.05, per_row_ms=0.05, per_context_token_ms=0.0)
 ROOM = {"max_num_batched_tokens": 2048, "max_num_seqs": 32}
+NO_TARGETS = Slo()
 TEN_MS = Slo(tpot_s=0.010)
 
 
-def request(request_id: int, prompt: int, output: int, slo: Slo = Slo(), **fields: Any) -> Request:
+def request(request_id: int, prompt: int, output: int, slo: Slo = NO_TARGETS, **fields: Any) -> Request:
     """Ids that no other request shares."""
     ids = np.arange(prompt) + 1000 * request_id + 1
     return make_request(request_id, ids % 30_000, output, sampling={"ignore_eos": True}, slo=slo, **fields)
