@@ -23,7 +23,7 @@ CATCH_UP = 0.9  # of its target: what a step may take while a row is behind, so 
 STEP_SHARE = 0.4  # of the tightest TTFT target asked for lately: who comes during a step waits for its end
 WINDOW_S = 10.0  # lately
 MOST_TARGETS = 16
-PREFILL_PACE = 1.5  # a prompt takes so many times its own price, for the rows that decode beside it
+PREFILL_PACE = 2.5  # a prompt takes so many times its own price, for the rows that decode beside it
 
 
 class Slack:
