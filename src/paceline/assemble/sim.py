@@ -121,6 +121,7 @@ def simulate(
         seed=seed,
         changes=changes,
         cold_start_s=cold_start_s,
+        slos={name: each.slo for name, each in workload.slo.items()},
         macro_steps=macro_steps,
         split=split,
     )

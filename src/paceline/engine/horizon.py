@@ -65,6 +65,8 @@ class Horizon:
         if steps < 1:
             return None
         context = 0
+        if self._builder.may_leave_out(running.values()):
+            return None
         rows: list[int] = []
         positions: list[int] = []
         for state in running.values():
@@ -136,6 +138,8 @@ class Horizon:
         life.step += num
         last_step = life.applied_step = life.step - 1
         life.computed_tokens += num * num_rows
+        if self._builder.charges is not None:
+            self._builder.charges.charge_run(states, num)
         now = times[-1]
         chunks = list(zip(times[1:], repeat(1)))
         before = chunks[:-1]  # of all steps but the last
@@ -161,9 +165,6 @@ class Horizon:
                 life.output_tokens += num
             elif num > 1:
                 self._take_in(state, drawn[: num - 1], before, tell)
-        if self._builder.charges:
-            for state in states:
-                life.queue.charge(state, num)
         self._blocks(states, computed, num, times)
         for state, begin, drawn, ends in zip(states, computed, tokens, alone, strict=True):
             state.computed = computed_now = begin + num

@@ -7,10 +7,10 @@ decode steps; per arrival; per client that leaves; per replica that fails or com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams
-from paceline.contracts.slo import Outcome
+from paceline.contracts.slo import Outcome, Slo
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
 from paceline.router import Ask, Ledger, Policy, Reports
@@ -19,6 +19,8 @@ from paceline.sim.events import EventHeap, EventKind
 from paceline.sim.outcome import Ended, Joining, Open, Outage, Totals
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, News, Replica
+
+NO_TARGETS = Slo()
 
 
 class Cluster:
@@ -36,6 +38,7 @@ class Cluster:
         *,
         changes: Sequence[Outage | Joining] = (),
         cold_start_s: float = 0.0,
+        slos: Mapping[str, Slo] | None = None,
         reports: Reports | None = None,
     ) -> None:
         if num_replicas < 1:
@@ -47,6 +50,7 @@ class Cluster:
         self._on_end = on_end
         self._cold_start_s = cold_start_s
         self._reports = reports  # the router knows loads by these, and not by its own ledger
+        self._slos = slos or {}  # by class of the plan: what a server's class table would say
         self._events = EventHeap()
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down
@@ -190,6 +194,8 @@ class Cluster:
             arrival=now,
             priority=planned.priority or 0,
             tenant=planned.tenant or "default",
+            latency_class=planned.slo_class,
+            slo=self._slos.get(planned.slo_class, NO_TARGETS),
         )
 
     def _cached(self, request: Request) -> Callable[[int], int]:

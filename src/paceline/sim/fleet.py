@@ -10,13 +10,14 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from paceline.contracts.kv import KVLayout
 from paceline.contracts.ports import CostModel
+from paceline.contracts.slo import Slo
 from paceline.cost import decode_shape, prefill_shape
 from paceline.engine.decisions import DecisionRing
 from paceline.engine.kv_manager import KVManager
@@ -102,13 +103,14 @@ def make_cluster(
     seed: int = 0,
     changes: Sequence[Outage | Joining] = (),
     cold_start_s: float = 0.0,
+    slos: Mapping[str, Slo] | None = None,
     macro_steps: bool = True,
     split: Split | None = None,
     reports: Reports | None = None,
 ) -> Cluster:
-    """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `split`: prefill
-    and decode on replicas of their own. `reports`: the router knows loads by these alone. Raises ConfigError for
-    what cannot be."""
+    """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `slos`: targets
+    by the plan's classes, which replicas schedule by if their settings say so. `split`: prefill and decode on replicas
+    of their own. `reports`: the router knows loads by these alone. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
@@ -138,6 +140,7 @@ def make_cluster(
         on_end,
         changes=changes,
         cold_start_s=cold_start_s,
+        slos=slos,
         reports=reports,
         **more,
     )

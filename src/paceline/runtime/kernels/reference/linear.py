@@ -1,7 +1,7 @@
 """Matrix product whose rows do not know each other.
 
-BLAS picks its inner loop, and how it divides the work between threads, by the number of rows: AVX-512 and AMX kernels sum
-300 rows in another order than 64. So the library is only ever asked for products of 16 rows, the last ones padded.
+BLAS picks its inner loop, and how it divides the work between threads, by the number of rows: AVX-512 and AMX kernels
+sum 300 rows in another order than 64. So the library is only ever asked for products of 16 rows, the last ones padded.
 """
 
 from __future__ import annotations
