@@ -84,7 +84,7 @@ DIGESTS = {
     "sessions": "e92cfe42e876bf05",
     "windows": "204e660789a06332",
     "clients that leave": "7f02e76ba9c6d544",
-    "tenants": "d43c19a941bd6bc7",
+    "tenants": "6850f1b7cedf8ca3",
     "classes": "663e01c52f6765d6",
     "static batches": "6b51cb2835d0cffa",
     "failures": "1667a4374c3e4c04",
