@@ -32,6 +32,7 @@ from paceline.assemble.weights import find_weight_method
 from paceline.config import EngineConfig, check_features, load_config, read_environment
 from paceline.errors import ConfigError
 from paceline.lab.quality.divergence import BUCKETS
+from paceline.runtime.device import DTYPES, choose_dtype
 from paceline.runtime.kv_cache import KV_DTYPES
 from paceline.runtime.loader import open_weights
 from paceline.runtime.worker import Worker
@@ -82,13 +83,14 @@ class Side:
     def __init__(self, config: EngineConfig, num_tokens: int, chunk: int) -> None:
         files = find_files(config, read_environment())
         spec = hub.describe(files)
-        check_features(config, spec, device="cpu", dtype="float32")
-        method = find_weight_method(config, files, device="cpu", dtype="float32")
+        dtype, _ = choose_dtype(config.model.dtype, "cpu")
+        check_features(config, spec, device="cpu", dtype=dtype)
+        method = find_weight_method(config, files, device="cpu", dtype=dtype)
         keep = None if method is None else method.takes
-        weights = open_weights(files, spec, dtype=torch.float32, keep_blocks=keep)
+        weights = open_weights(files, spec, dtype=DTYPES[dtype], keep_blocks=keep)
         self.spec = spec
-        self.worker = Worker.load(spec, weights, numerics=config.numerics, weight_method=method)
-        self.kv_dtype = KV_DTYPES[config.cache.kv_dtype("float32")]
+        self.worker = Worker.load(spec, weights, dtype=DTYPES[dtype], numerics=config.numerics, weight_method=method)
+        self.kv_dtype = KV_DTYPES[config.cache.kv_dtype(dtype)]
         self.tokenizer = load_tokenizer(files)
         self.num_tokens, self.chunk = num_tokens, chunk
 
