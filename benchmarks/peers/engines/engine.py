@@ -89,20 +89,22 @@ class Engine:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        child.stdout.close()  # type: ignore[union-attr]
 
     def _start(self) -> None:
         worker = str(_WORKERS / self.column.worker)
         command = [str(self.column.python), worker, json.dumps(self.column.options)]
-        self._child = subprocess.Popen(
-            command,
-            env=self.column.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("w"),
-            text=True,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
+        with self._log.open("w") as log:
+            self._child = subprocess.Popen(
+                command,
+                env=dict(self.column.environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
         answer = self._read(START_S)
         self.version, self.about = answer["version"], answer["about"]
 
