@@ -1,6 +1,7 @@
 """An engine's process: orders and answers, standing still between turns, its memory, and how it ends."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -73,6 +74,38 @@ def test_orders_are_answered_and_what_waits_stands_still(engine):
         assert peak.bytes > 1_000_000
     engine.close()
     assert not Path(f"/proc/{pid}").exists()
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from benchmarks.peers.engines.columns import Column
+from benchmarks.peers.engines.engine import Engine
+
+path = Path(sys.argv[1])
+column = Column("A test", True, str(path), Path(sys.executable), path, {"version": "1"}, dict(os.environ))
+engine = Engine(column, path.parent)
+with engine.turn():
+    pass
+print(engine._child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_nothing_stays_behind_when_the_run_is_killed(tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    path = os.pathsep.join([str(WORKERS.parents[3] / "src"), str(WORKERS.parents[3])])
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(worker)],
+        env=dict(os.environ) | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == -9, done.stderr
+    pid = int(done.stdout)
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or state(pid) == "Z")
 
 
 def test_answers_of_another_length_are_a_failure(engine):
