@@ -17,7 +17,7 @@ from benchmarks.peers.engines.online import SHARE, best_rate
 from benchmarks.peers.engines.workloads import UNIT, Load, speed
 
 Record = dict[str, Any]
-MEMORY_GOAL_BYTES = 150_000_000  # W3, more than llama.cpp on the same file
+GOALS = {"W1": 1.5, "W2": 1.3, "W3": 1.5, "W4": 1.5}  # times as fast as the best peer
 _KEYS = {
     "load": ("load", "round", "column"),
     "online": ("rate", "column"),
@@ -105,7 +105,7 @@ def comparison_rows(
     for load in loads:
         found = by_round(records, load.name)
         best = best_peer(load.name, found, peers)
-        cells = [load.name, best or "-"]
+        cells = [load.name, best or "-", f"{GOALS[load.name]:g}"]
         for name in ours:
             against = ratio(load.name, found.get(name, {}), found[best]) if best else None
             cells.append(against[0].words(against[1]) if against else "-")
@@ -120,15 +120,21 @@ def share_of_limit(load: str, values: Sequence[float], limit: float | None) -> s
     return f"{speed(load, statistics.median(values)) / speed(load, limit):.0%}" if values and limit else "-"
 
 
-def memory_row(records: Iterable[Record], names: Sequence[str], load: str = "W3") -> list[str] | None:
-    """Most memory of each column in a load, MB."""
-    most: dict[str, int] = {}
+def memory_rows(
+    records: Iterable[Record], names: Sequence[str], same_file: str | None, load: str = "W3"
+) -> list[list[str]]:
+    """Most memory of each column in a load, MB, and how much more that is than that of a peer on the same file."""
+    most: dict[str, float] = {}
     for record in records:
         if record["kind"] == "load" and record["load"] == load and record.get("memory_bytes"):
-            most[record["column"]] = max(most.get(record["column"], 0), record["memory_bytes"])
+            most[record["column"]] = max(most.get(record["column"], 0.0), record["memory_bytes"] / 1e6)
     if not most:
-        return None
-    return [f"{load} most memory, MB", *(f"{most[n] / 1e6:,.0f}" if n in most else "-" for n in names)]
+        return []
+    rows = [[f"{load} most memory, MB", *(f"{most[n]:,.0f}" if n in most else "-" for n in names)]]
+    if same_file in most:
+        more = [f"{most[n] - most[same_file]:+,.0f}" if n in most else "-" for n in names]
+        rows.append([f"{load} memory, MB more than {same_file}", *more])
+    return rows
 
 
 def online_rows(records: Sequence[Record], names: Sequence[str]) -> list[list[str]]:
@@ -176,13 +182,21 @@ def page(
     ours: Sequence[str],
     peers: Sequence[str],
     limits: Mapping[str, float],
+    same_file: str | None = None,
 ) -> str:
-    """All tables, as Markdown."""
+    """All tables, as Markdown. `same_file`: the peer that runs the very file that ours do."""
     known = latest(records)
     names = [*ours, *peers]
-    others = [row for row in (memory_row(known, names), *online_rows(known, names)) if row]
+    others = [*memory_rows(known, names, same_file), *online_rows(known, names)]
     rows = [*figure_rows(known, loads, names, limits), *([*row, ""] for row in others)]
-    head = ["", "best peer", *(f"{name} / it" for name in ours), *(f"{name} of limit" for name in ours), "it of limit"]
+    head = [
+        "",
+        "best peer",
+        "goal",
+        *(f"{name} / it" for name in ours),
+        *(f"{name} of limit" for name in ours),
+        "it of limit",
+    ]
     parts = [
         markdown(["", *names, "limit"], rows),
         markdown(head, comparison_rows(known, loads, ours, peers, limits)),

@@ -58,7 +58,7 @@ def test_ratios_are_of_rounds_that_both_ran():
 
 def test_page_by_hand():
     records = [*RECORDS, online("ours", 1.5, 0.95), online("ours", 2.0, 0.8), online("fast", 1.5, 0.4)]
-    text = page(records, [FULL["W3"], FULL["W4"]], OURS, PEERS, {"W3": 600.0, "W4": 5.0})
+    text = page(records, [FULL["W3"], FULL["W4"]], OURS, PEERS, {"W3": 600.0, "W4": 5.0}, "slow")
     assert cells(text, "W3 64 x 256 in, 128 out, tok/s") == [
         "315 [300-330]",
         "100 [100-100]",
@@ -66,9 +66,10 @@ def test_page_by_hand():
         "-",
         "600",
     ]
-    assert cells(text, "W3") == ["fast", "1.75 [1.5-2]", "52%", "31%"]
-    assert cells(text, "W4") == ["slow", "1.5", "50%", "33%"]
+    assert cells(text, "W3") == ["fast", "1.5", "1.75 [1.5-2]", "52%", "31%"]
+    assert cells(text, "W4") == ["slow", "1.5", "1.5", "50%", "33%"]
     assert cells(text, "W3 most memory, MB") == ["900", "400", "-", "-", ""]
+    assert cells(text, "W3 memory, MB more than slow") == ["+500", "+0", "-", "-", ""]
     assert cells(text, "W5 at 1.5/s: good (at least), TTFT p95, TPOT p95")[0] == "95.0% (92.0%), none, 21 ms"
     assert cells(text, "W5 highest rate with 90% good") == ["1.5", "-", "none", "-", ""]
 
