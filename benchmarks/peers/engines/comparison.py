@@ -66,10 +66,11 @@ class Comparison:
         self.say(f"load average {load_average:.1f} before")
         self.results.add({"kind": "session", "load_average": load_average, "date": time.strftime("%F %T")})
         try:
-            self.measure_limits()
+            self.measure_limits("before")
             if "loads" in self.given.parts:
                 for name in self.given.loads or self.loads:
                     self.measure(self.loads[name])
+                self.measure_limits("after")
             if "online" in self.given.parts:
                 self.measure_online()
         finally:
@@ -78,12 +79,12 @@ class Comparison:
         if "quality" in self.given.parts:
             self.measure_quality()
 
-    def measure_limits(self) -> None:
+    def measure_limits(self, when: str) -> None:
         mib = -(-self.sizes.weight_bytes >> 20)
         command = [sys.executable, str(LIMITS), "--threads", str(self.machine.threads), "--mib", str(mib), "1024"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
-        self.results.add({"kind": "limits", "weights_mib": mib, **found})
+        self.results.add({"kind": "limits", "when": when, "weights_mib": mib, **found})
         self.say(f"limits {json.dumps(found)}")
 
     def measure(self, load: Load) -> None:
@@ -145,7 +146,7 @@ class Comparison:
                 seen = online.within(engine, schedule)
             finally:
                 engine.close()
-        found = online.summary(seen)
+        found = online.summary(seen, len(schedule))
         self.results.add({"kind": "online", "column": column.name, "rate": rate, **found})
         self.say(f"W5 at {rate:g}/s {column.name}: {table.online_cell(found)}")
         return float(found["share"])

@@ -63,10 +63,14 @@ class Engine:
         ]
         return found
 
-    def online(self, schedule: list[Arrival], limit_s: float) -> list[dict[str, Any] | None]:
-        """Where an engine has no server."""
-        order = {"schedule": [vars(arrival) for arrival in schedule], "limit_s": limit_s}
-        times: list[dict[str, Any] | None] = self._ask(order, limit_s + ANSWER_S)["times"]
+    def online(
+        self, schedule: list[Arrival], limit_s: float, *, late_s: float, most_late: int
+    ) -> list[dict[str, Any] | None]:
+        """Where an engine has no server. It is stopped, and tells of fewer requests, once more than `most_late` waited
+        longer than `late_s` for their first token."""
+        order = {"limit_s": limit_s, "late_s": late_s, "most_late": most_late}
+        answer = self._ask(order | {"schedule": [vars(arrival) for arrival in schedule]}, limit_s + ANSWER_S)
+        times: list[dict[str, Any] | None] = answer["times"]
         return times
 
     @contextlib.contextmanager

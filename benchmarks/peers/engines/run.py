@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--columns", nargs="+", metavar="NAME", help='e.g. "paceline int8" "llama.cpp Q4_0"')
     parser.add_argument("--loads", nargs="+", choices=sorted(FULL), help="of W1 to W4; default: all")
     parser.add_argument("--rounds", type=int, help="of each load; default 5, 5, 3, 3")
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], help="of W5")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 1.5, 2.0, 3.0, 4.0, 6.0], help="of W5")
     parser.add_argument("--start-rate", type=float, default=1.5, help="offered first")
     parser.add_argument("--requests", type=int, help=f"of W5 at each rate; default {REQUESTS}")
     parser.add_argument("--chunk", type=int, default=256, help="tokens of a step in W5")

@@ -22,7 +22,7 @@ _KEYS = {
     "load": ("load", "round", "column"),
     "online": ("rate", "column"),
     "quality": ("column",),
-    "limits": (),
+    "limits": ("when",),
     "failed": ("column", "part"),
 }
 
@@ -159,7 +159,8 @@ def online_rows(records: Sequence[Record], names: Sequence[str]) -> list[list[st
 def online_cell(one: Mapping[str, Any]) -> str:
     ttft, tpot = one["ttft_s"][1], one["tpot_ms"][1]
     times = ", ".join(f"{short(v)} {unit}" if v < 1e9 else "none" for v, unit in ((ttft, "s"), (tpot, "ms")))
-    return f"{one['share']:.1%} ({one['share_low']:.1%}), {times}"
+    stopped = f" of the first {one['num_requests']}" if one["num_requests"] < one["num_planned"] else ""
+    return f"{one['share']:.1%}{stopped} ({one['share_low']:.1%}), {times}"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -26,7 +26,7 @@ def generate(prompts, num_out):
         raise SystemExit("the engine broke")
     return [ids[:1] * (num_out - (ids[0] == 13)) for ids in prompts]
 
-def online(schedule, limit_s):
+def online(schedule, limit_s, late_s, most_late):
     return [{{"first_s": r["at_s"], "last_s": limit_s, "num_tokens": r["num_out"]}} for r in schedule]
 
 worker_loop.work(answers, generate, version=worker_loop.options()["version"], online=online)
@@ -67,7 +67,7 @@ def test_orders_are_answered_and_what_waits_stands_still(engine):
     wait_for(lambda: state(pid) == "T")
     with engine.turn():
         assert engine._child.pid == pid
-        found = engine.online([Arrival(0.5, [1], 3)], 9.0)
+        found = engine.online([Arrival(0.5, [1], 3)], 9.0, late_s=1.0, most_late=3)
         assert found == [{"first_s": 0.5, "last_s": 9.0, "num_tokens": 3}]
         with engine.memory() as peak:
             pass

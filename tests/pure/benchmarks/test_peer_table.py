@@ -16,7 +16,10 @@ def load(column, name, round_, value, memory=0):
 
 def online(column, rate, share):
     times = {"ttft_s": [0.2, float("inf")], "tpot_ms": [9.0, 21.0]}
-    return {"kind": "online", "column": column, "rate": rate, "share": share, "share_low": share - 0.03, **times}
+    counts = {"num_requests": 300 if share > 0.5 else 70, "num_planned": 300}
+    return (
+        {"kind": "online", "column": column, "rate": rate, "share": share, "share_low": share - 0.03} | times | counts
+    )
 
 
 RECORDS = [
@@ -71,6 +74,9 @@ def test_page_by_hand():
     assert cells(text, "W3 most memory, MB") == ["900", "400", "-", "-", ""]
     assert cells(text, "W3 memory, MB more than slow") == ["+500", "+0", "-", "-", ""]
     assert cells(text, "W5 at 1.5/s: good (at least), TTFT p95, TPOT p95")[0] == "95.0% (92.0%), none, 21 ms"
+    assert cells(text, "W5 at 1.5/s: good (at least), TTFT p95, TPOT p95")[2].startswith(
+        "40.0% of the first 70 (37.0%)"
+    )
     assert cells(text, "W5 highest rate with 90% good") == ["1.5", "-", "none", "-", ""]
 
 

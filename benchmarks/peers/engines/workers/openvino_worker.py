@@ -36,14 +36,14 @@ class Pipeline:
             self.inner.step()
         return [list(handle.read_all()[0].generated_ids) for handle in handles]
 
-    def online(self, schedule, limit_s):
+    def online(self, schedule, limit_s, late_s, most_late):
         """Requests are added between steps, when their time has come; times are from the start of the schedule."""
         begun = time.perf_counter()
         times = [None] * len(schedule)
-        running, upcoming = {}, 0
+        running, upcoming, num_late = {}, 0, 0
         while upcoming < len(schedule) or running:
             now = time.perf_counter() - begun
-            if now > limit_s:
+            if now > limit_s or num_late > most_late:
                 break
             while upcoming < len(schedule) and schedule[upcoming]["at_s"] <= now:
                 request = schedule[upcoming]
@@ -59,7 +59,9 @@ class Pipeline:
                 seen = times[index]
                 while handle.can_read():
                     seen["num_tokens"] += sum(len(part.generated_ids) for part in handle.read().values())
-                    seen["first_s"] = now if seen["first_s"] is None else seen["first_s"]
+                    if seen["first_s"] is None:
+                        seen["first_s"] = now
+                        num_late += now - schedule[index]["at_s"] > late_s
                     seen["last_s"] = now
                 if seen["num_tokens"] >= schedule[index]["num_out"]:
                     del running[index]
@@ -67,7 +69,7 @@ class Pipeline:
             handle.drop() if hasattr(handle, "drop") else None
         while self.inner.has_non_finished_requests():
             self.inner.step()
-        return times
+        return times[:upcoming] if num_late > most_late else times
 
 
 def main():

@@ -7,8 +7,9 @@ The first answer says that the engine is ready. The process ends when its input 
 
     {"prompts": [[ids], ...], "num_out": 128}       all at once -> {"seconds", "lengths"}
     {..., "keep": true}                              -> and "outputs"
-    {"schedule": [{"at_s", "ids", "num_out"}, ...], "limit_s": 60}   where an engine has no server
+    {"schedule": [{"at_s", "ids", "num_out"}, ...], "limit_s": 60, "late_s": 1, "most_late": 30}   without a server
                                                      -> {"times": [{"first_s", "last_s", "num_tokens"} or null, ...]}
+        fewer times than requests: stopped, as more than `most_late` waited longer than `late_s`
 """
 
 import json
@@ -31,7 +32,7 @@ def take_stdout():
 
 def work(answers, generate, *, version, about=None, online=None, prepare=None):
     """`generate(prompts, num_out)` gives the output ids of each prompt, in order. `prepare` is called with the same
-    before the clock starts; `online(schedule, limit_s)`: see above. Seconds are from all prompts handed over to all
+    before the clock starts; `online(**order)`: see above. Seconds are from all prompts handed over to all
     answers there."""
 
     def say(answer):
@@ -42,7 +43,7 @@ def work(answers, generate, *, version, about=None, online=None, prepare=None):
     for line in sys.stdin:
         order = json.loads(line)
         if "schedule" in order:
-            say({"times": online(order["schedule"], order["limit_s"])})
+            say({"times": online(**order)})
             continue
         if prepare is not None:
             prepare(order["prompts"], order["num_out"])
