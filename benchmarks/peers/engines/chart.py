@@ -96,10 +96,8 @@ def roofs(across: Scale, up: Scale, rates: Rates) -> list[str]:
         x, y = across(max(left, ops / rates.bytes_per_s)), up(ops)
         parts.append(f'<path d="M{x:.1f} {y:.1f}H{across(right):.1f}" stroke="#222222"/>')
         parts.append(f'<text x="{across(right) + 4:.1f}" y="{y + 4:.1f}">{name} {ops / 1e9:,.0f} G/s</text>')
-    parts.append(
-        f'<text x="{across(begin) + 8:.1f}" y="{up(begin * rates.bytes_per_s) - 6:.1f}">'
-        f"{rates.bytes_per_s / 1e9:,.0f} GB/s</text>"
-    )
+    x, y = (across(begin) + across(corner)) / 2, (up(begin * rates.bytes_per_s) + up(rates.int8_ops)) / 2
+    parts.append(f'<text x="{x - 8:.1f}" y="{y - 6:.1f}" text-anchor="end">{rates.bytes_per_s / 1e9:,.0f} GB/s</text>')
     return parts
 
 
