@@ -21,6 +21,7 @@ from paceline.lab.experiment.process import Launch
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = "SmolLM2-135M-Instruct"
 MAX_MODEL_LEN, MAX_NUM_SEQS = 4096, 64
+START_S = 1800.0  # an engine that compiles may take its time
 SLOTS, SLOT_TOKENS = 16, 1536  # of llama.cpp's server under arrivals: the longest request has 1,280 tokens
 
 
@@ -75,7 +76,8 @@ def inherited(**more: str) -> dict[str, str]:
 
 def launch(*argv: str, url: str = "http://{host}:{port}", **more: str) -> Launch:
     """A server of its own; it inherits this process's variables, so what must not reach it is emptied."""
-    return Launch(argv=argv, env={"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"} | more, url=url)
+    env = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"} | more
+    return Launch(argv=argv, env=env, url=url, ready_timeout_s=START_S)
 
 
 def columns(machine: Machine) -> list[Column]:

@@ -174,5 +174,6 @@ class Comparison:
         base.unlink()
 
     def failed(self, column: Column, part: str, why: str) -> None:
-        self.results.add({"kind": "failed", "column": column.name, "part": part, "why": why})
+        why = " ".join(why.split())
+        self.results.add({"kind": "failed", "column": column.name, "part": part, "why": why[:300]})
         self.say(f"{part} {column.name} FAILED: {why}")
