@@ -1,6 +1,6 @@
 """Who computes prompt positions in a step: requests that have begun, then new ones in the queue's order.
 
-A request is let in when what it will not find in the cache fits, to the end of its known tokens, and leaves headroom. It
+A request is let in when what it will not find in the cache fits to the end of its known tokens and leaves headroom. It
 waits when that, a row or tokens are missing, while another computes its next block or its call's prompt and that pays.
 """
 

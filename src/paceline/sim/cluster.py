@@ -23,7 +23,7 @@ NO_TARGETS = Slo()
 
 
 class Cluster:
-    """`make_replica(index)` builds a fresh engine. `on_end` is told of each request as it ends; nothing of it is kept."""
+    """`make_replica(index)` builds a fresh engine. `on_end` is told of each request as it ends and may forget it."""
 
     def __init__(
         self,
