@@ -10,10 +10,10 @@ from tests.cpu.harness import Harness
 from tests.cpu.models.families import FAMILIES, hf_model, ours
 
 from paceline.errors import ModelError
-from paceline.runtime.kernels.cpu.native import has_avx512, why_not
+from paceline.runtime.kernels.cpu.native import why_not
 from paceline.runtime.models import Model
 
-pytestmark = pytest.mark.skipif(bool(why_not()) or has_avx512(), reason=why_not() or "oneDNN serves with AVX-512")
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 STEPS = ((70, 23, 1), (1, 1, 40), (1, 9, 1))
 

@@ -52,13 +52,6 @@ def _needs_any_native(_dtype: torch.dtype) -> str:
     return f"the native library does not serve: {reason}" if (reason := native.why_not()) else ""
 
 
-def _needs_native_avx2(dtype: torch.dtype) -> str:
-    """AVX-512 has no kernel here yet, and oneDNN's is wider."""
-    if reason := _needs_any_native(dtype):
-        return reason
-    return "this CPU has AVX-512, which oneDNN uses and the native kernel does not yet" if native.has_avx512() else ""
-
-
 def _always(_dtype: torch.dtype) -> str:
     return ""
 
@@ -103,7 +96,7 @@ TABLE: tuple[Kernel, ...] = (
         "weights in panels, read in one line; bits independent of the batch",
         devices=CPU,
         dtypes=(torch.float32, torch.bfloat16),
-        lacks=_needs_native_avx2,
+        lacks=_needs_any_native,
     ),
     Kernel(
         "linear",
@@ -139,7 +132,7 @@ TABLE: tuple[Kernel, ...] = (
         "blocks stay quantised and widen in registers; bits of the float product",
         devices=CPU,
         dtypes=(torch.float32,),
-        lacks=_needs_native_avx2,
+        lacks=_needs_any_native,
     ),
     Kernel(
         "gguf_linear",
@@ -171,7 +164,7 @@ TABLE: tuple[Kernel, ...] = (
         "all blocks in one call; where a part is not native, block by block",
         devices=CPU,
         dtypes=(torch.float32,),
-        lacks=_needs_native_avx2,
+        lacks=_needs_any_native,
     ),
     Kernel(
         "decoder",

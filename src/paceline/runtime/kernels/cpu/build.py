@@ -17,9 +17,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "csrc"
 LIBRARY = HERE / "_native.so"
-AVX2 = ("-mavx2", "-mfma", "-mf16c")
-UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use beyond the processor family's own
+AVX2 = ("-mavx2", "-mfma", "-mf16c")  # the levels of csrc/isa.h
+AVXVNNI = (*AVX2, "-mavxvnni")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+VNNI512 = (*AVX512, "-mavx512vnni")
+AMX = (*VNNI512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+# Source file -> instructions it may use beyond the processor family's own, the least first: where two units hold a copy of
+# the same library template, the linker keeps the first, and that one must run wherever either does.
+UNITS: dict[str, tuple[str, ...]] = {
     "paceline_cpu.cpp": (),
+    "isa.cpp": (),
     "blocks.cpp": (),
     "pool.cpp": (),
     "ops.cpp": (),

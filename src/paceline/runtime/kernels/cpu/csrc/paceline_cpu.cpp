@@ -31,12 +31,6 @@ extern "C" {
 // Digest of the sources this library was built from.
 const char* paceline_cpu_sources() { return SOURCE_DIGEST; }
 
-std::int32_t paceline_cpu_has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? 1 : 0;
-}
-
-std::int32_t paceline_cpu_has_avx512() { return __builtin_cpu_supports("avx512f") ? 1 : 0; }
-
 // Rows [first, first + num_rows) of a weight, from [num_rows, num_inputs] in the packed type. `packed` starts zeroed.
 void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std::int64_t num_rows,
                        std::int64_t num_inputs, std::int32_t type) {
