@@ -33,10 +33,15 @@ UNITS: dict[str, tuple[str, ...]] = {
     "decoder.cpp": (),
     "layers.cpp": (),
     "linear_avx2.cpp": AVX2,
+    "int8.cpp": (),
     "int8_avx2.cpp": AVX2,
     "attention_avx2.cpp": AVX2,
     "kv_int8_avx2.cpp": AVX2,
     "elementwise_avx2.cpp": AVX2,
+    "int8_avxvnni.cpp": AVXVNNI,
+    "int8_rows_avx512.cpp": AVX512,
+    "int8_vnni512.cpp": VNNI512,
+    "int8_amx.cpp": AMX,
 }
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")

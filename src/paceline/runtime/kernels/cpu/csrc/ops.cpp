@@ -33,17 +33,24 @@ void share_panels(const LinearTask& task, int num_threads, const Work& work) {
 
 // Rows are quantised once for all panels. Their memory is the caller's, who counts it and knows what to do when there is
 // none: nothing is allocated here.
-void linear_int8(const LinearTask& task, char* rows, int num_threads) {
-  share_rows(task.num_rows, task.num_inputs, num_threads,
-             [&](std::int64_t first, std::int64_t last) { quantise_rows_avx2(task, rows, first, last); });
-  share_panels(task, num_threads,
-               [&](std::int64_t first, std::int64_t last) { int8_panels_avx2(task, rows, first, last); });
+void linear_int8(const LinearTask& task, char* scratch, int num_threads) {
+  if (task.num_rows == 0) return;
+  const Int8Kernel& kernel = int8_kernel(task.num_rows);
+  const Int8Rows rows = int8_rows(kernel, task.type, task.num_rows, task.num_inputs);
+  share_rows(rows.num_blocks, rows.height * task.num_inputs, num_threads, [&](std::int64_t first, std::int64_t last) {
+    kernel.quantise(task, rows, scratch, first, last);
+  });
+  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) {
+    kernel.panels(task, rows, scratch, first, last);
+  });
 }
 
 }  // namespace
 
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs) {
-  return type < kFirstInt8 ? 0 : num_rows * static_cast<std::int64_t>(int8_row_bytes(type, num_inputs));
+  if (type < kFirstInt8 || num_rows == 0) return 0;
+  const Int8Rows rows = int8_rows(int8_kernel(num_rows), type, num_rows, num_inputs);
+  return rows.num_blocks * static_cast<std::int64_t>(rows.block_bytes);
 }
 
 void linear(const LinearTask& task, char* scratch, int num_threads) {

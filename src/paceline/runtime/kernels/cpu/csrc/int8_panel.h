@@ -1,0 +1,166 @@
+// Panels of codes as VNNI and AMX read them: where they are, for few rows; or made ready once, for many.
+#pragma once
+
+#include <algorithm>
+
+#include "int8.h"
+#include "int8_vector.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::int64_t kRunInputs = 1024;  // of a panel that are made ready at once: 20 KiB, of a first-level cache of 32 or 48
+constexpr std::size_t kBlockBytes = 512 << 10;  // of quantised rows that pass a panel: in a second-level cache of 1 MiB
+constexpr std::size_t kAhead = 8 << 10;  // bytes of weights from where is read to where memory is fetched from
+
+// A group as it is packed (blocks.h). Codes come as unsigned bytes.
+template <WeightType type>
+struct PackedGroup {
+  static constexpr BlockFormat kFormat = block_format(type);
+  static constexpr bool kStored = kFormat.offset == Offset::kStored;
+  static constexpr int kGroup = kFormat.group, kSteps = kGroup / 4;
+  static constexpr std::size_t kHead = head_bytes(kFormat), kStep = step_bytes(kFormat), kBytes = group_bytes(kFormat);
+
+  PACELINE_INLINE static Sixteen number(const char* at) {
+    return kFormat.scale_bytes == 2 ? half_floats_at(at) : load<Sixteen>(reinterpret_cast<const float*>(at));
+  }
+  PACELINE_INLINE static Sixteen scale(const char* at) { return number(at); }
+  PACELINE_INLINE static Sixteen offset(const char* at) { return number(at + kPanel * kFormat.scale_bytes); }
+  PACELINE_INLINE static Ints codes(const char* at, int step) {
+    at += kHead + static_cast<std::size_t>(step) * kStep;
+    if constexpr (kFormat.bits == 4) return halves_at(at);
+    return kFormat.offset == Offset::kNone ? with_sign_turned(bytes_at(at)) : bytes_at(at);
+  }
+  PACELINE_INLINE static void fetch(const char* at) {
+#pragma GCC unroll 16
+    for (std::size_t line = 0; line < kBytes; line += 64) _mm_prefetch(at + kAhead + line, _MM_HINT_T0);
+  }
+};
+
+// The same made ready: scale[16] and offset[16] (if stored) as floats, then 64 bytes of codes for each four k.
+template <bool stored, int group>
+struct ReadyGroup {
+  static constexpr bool kStored = stored;
+  static constexpr int kGroup = group, kSteps = group / 4;
+  static constexpr std::size_t kHead = stored ? 128 : 64, kBytes = kHead + 16 * group;
+
+  PACELINE_INLINE static Sixteen scale(const char* at) { return load<Sixteen>(reinterpret_cast<const float*>(at)); }
+  PACELINE_INLINE static Sixteen offset(const char* at) { return scale(at + 64); }
+  PACELINE_INLINE static Ints codes(const char* at, int step) { return bytes_at(at + kHead + 64 * step); }
+  PACELINE_INLINE static void fetch(const char*) {}
+};
+
+template <WeightType type>
+using Ready = ReadyGroup<PackedGroup<type>::kStored, PackedGroup<type>::kGroup>;
+
+// With `centred` codes are signed and around zero, else unsigned.
+template <WeightType type, bool centred>
+void make_ready(const char* weight, std::int64_t num_groups, char* ready) {
+  using From = PackedGroup<type>;
+  using To = Ready<type>;
+  for (std::int64_t g = 0; g < num_groups; ++g, weight += From::kBytes, ready += To::kBytes) {
+    From::fetch(weight);
+    store(reinterpret_cast<float*>(ready), From::scale(weight));
+    if constexpr (To::kStored) store(reinterpret_cast<float*>(ready + 64), From::offset(weight));
+#pragma GCC unroll 8
+    for (int step = 0; step < From::kSteps; ++step) {
+      Ints codes = From::codes(weight, step);
+      if constexpr (centred && !To::kStored) codes = minus_bytes(codes, static_cast<char>(code_shift(From::kFormat)));
+      put(ready + To::kHead + 64 * step, codes);
+    }
+  }
+}
+
+// One run of groups of a panel past one block of rows.
+struct Run {
+  const char* x;      // the block from the run's first group on
+  const char* ready;  // the groups
+  std::int64_t num_groups;
+  float* out;         // of the block's first row: sums so far, and where they go
+  std::int64_t out_stride, num_outputs, num_rows;  // outputs of the panel, rows of the block that exist
+  const float* bias;  // or null: added at the end
+  bool first, last;   // run of the panel
+};
+
+// What computes a run, for the height of its block.
+using RunKernel = void (*)(const Run&);
+
+// Every run of panels [first, last) past every block of rows.
+template <WeightType type, bool centred>
+void all_runs(const LinearTask& task, const Int8Rows& rows, const char* at, std::int64_t first, std::int64_t last,
+              RunKernel kernel) {
+  using Group = Ready<type>;
+  constexpr std::int64_t kRunGroups = kRunInputs / Group::kGroup;
+  alignas(64) char ready[kRunGroups * Group::kBytes];
+  const std::int64_t num_groups = task.num_inputs / Group::kGroup;
+  const std::int64_t most = std::max<std::int64_t>(1, static_cast<std::int64_t>(kBlockBytes / rows.block_bytes));
+  for (std::int64_t begin = 0; begin < rows.num_blocks; begin += most)
+    for (std::int64_t panel = first; panel < last; ++panel) {
+      const char* weight =
+          static_cast<const char*>(task.weight) + panel_bytes(type, task.num_inputs) * static_cast<std::size_t>(panel);
+      const std::int64_t output = panel * kPanel;
+      for (std::int64_t group = 0; group < num_groups; group += kRunGroups) {
+        Run run{};
+        run.ready = ready;
+        run.num_groups = std::min(kRunGroups, num_groups - group);
+        run.out_stride = task.out_stride;
+        run.num_outputs = std::min(kPanel, task.num_outputs - output);
+        run.bias = task.bias == nullptr ? nullptr : task.bias + output;
+        run.first = group == 0;
+        run.last = group + run.num_groups == num_groups;
+        make_ready<type, centred>(weight + PackedGroup<type>::kBytes * static_cast<std::size_t>(group), run.num_groups,
+                                  ready);
+        for (std::int64_t block = begin; block < std::min(begin + most, rows.num_blocks); ++block) {
+          const std::int64_t row = block * rows.height;
+          run.x = at + rows.block_bytes * static_cast<std::size_t>(block) +
+                  rows.group_bytes * static_cast<std::size_t>(group);
+          run.out = task.out + row * task.out_stride + output;
+          run.num_rows = std::min<std::int64_t>(rows.height, task.num_rows - row);
+          kernel(run);
+        }
+      }
+    }
+}
+
+// The sums of a block's rows before a run, and after it.
+template <int height>
+PACELINE_INLINE void begin_sums(const Run& run, Sixteen (&sum)[height]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < height; ++r)
+    sum[r] = run.first || r >= run.num_rows ? all<Sixteen>(0.0f) : load_some(run.out + r * run.out_stride, run.num_outputs);
+}
+
+template <int height>
+PACELINE_INLINE void end_sums(const Run& run, const Sixteen (&sum)[height]) {
+  const bool add = run.last && run.bias != nullptr;
+  const Sixteen bias = add ? load_some(run.bias, run.num_outputs) : all<Sixteen>(0.0f);
+#pragma GCC unroll 16
+  for (int r = 0; r < height; ++r)
+    if (r < run.num_rows) store_some(run.out + r * run.out_stride, add ? sum[r] + bias : sum[r], run.num_outputs);
+}
+
+// work(a compile-time number equal to `height`, of `least` to `most`).
+template <int least, int most, class Work>
+PACELINE_INLINE auto at_height(int height, const Work& work) {
+  if constexpr (most > least)
+    if (height < most) return at_height<least, most - 1>(height, work);
+  return work(std::integral_constant<int, most>{});
+}
+
+// work(a compile-time number equal to `type`).
+template <class Work>
+auto at_type(WeightType type, const Work& work) {
+  switch (type) {
+    case kInt4Centred: return work(std::integral_constant<WeightType, kInt4Centred>{});
+    case kInt4Offset: return work(std::integral_constant<WeightType, kInt4Offset>{});
+    case kInt5Centred: return work(std::integral_constant<WeightType, kInt5Centred>{});
+    case kInt5Offset: return work(std::integral_constant<WeightType, kInt5Offset>{});
+    case kInt8Signed: return work(std::integral_constant<WeightType, kInt8Signed>{});
+    case kInt4FloatOffset: return work(std::integral_constant<WeightType, kInt4FloatOffset>{});
+    case kInt5FloatOffset: return work(std::integral_constant<WeightType, kInt5FloatOffset>{});
+    default: return work(std::integral_constant<WeightType, kInt6By16>{});
+  }
+}
+
+}  // namespace
+}  // namespace paceline
