@@ -9,7 +9,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::int64_t kRunInputs = 1024;  // of a panel that are made ready at once: 20 KiB, of a first-level cache of 32 or 48
+constexpr std::int64_t kMostReady = 20 << 10;  // bytes of a panel that are made ready at once: part of a first-level cache
 constexpr std::size_t kBlockBytes = 512 << 10;  // of quantised rows that pass a panel: in a second-level cache of 1 MiB
 constexpr std::size_t kAhead = 8 << 10;  // bytes of weights from where is read to where memory is fetched from
 
@@ -17,7 +17,7 @@ constexpr std::size_t kAhead = 8 << 10;  // bytes of weights from where is read 
 template <WeightType type>
 struct PackedGroup {
   static constexpr BlockFormat kFormat = block_format(type);
-  static constexpr bool kStored = kFormat.offset == Offset::kStored;
+  static constexpr bool kPacked = true, kStored = kFormat.offset == Offset::kStored;
   static constexpr int kGroup = kFormat.group, kSteps = kGroup / 4;
   static constexpr std::size_t kHead = head_bytes(kFormat), kStep = step_bytes(kFormat), kBytes = group_bytes(kFormat);
 
@@ -40,14 +40,13 @@ struct PackedGroup {
 // The same made ready: scale[16] and offset[16] (if stored) as floats, then 64 bytes of codes for each four k.
 template <bool stored, int group>
 struct ReadyGroup {
-  static constexpr bool kStored = stored;
+  static constexpr bool kPacked = false, kStored = stored;
   static constexpr int kGroup = group, kSteps = group / 4;
   static constexpr std::size_t kHead = stored ? 128 : 64, kBytes = kHead + 16 * group;
 
   PACELINE_INLINE static Sixteen scale(const char* at) { return load<Sixteen>(reinterpret_cast<const float*>(at)); }
   PACELINE_INLINE static Sixteen offset(const char* at) { return scale(at + 64); }
   PACELINE_INLINE static Ints codes(const char* at, int step) { return bytes_at(at + kHead + 64 * step); }
-  PACELINE_INLINE static void fetch(const char*) {}
 };
 
 template <WeightType type>
@@ -59,7 +58,6 @@ void make_ready(const char* weight, std::int64_t num_groups, char* ready) {
   using From = PackedGroup<type>;
   using To = Ready<type>;
   for (std::int64_t g = 0; g < num_groups; ++g, weight += From::kBytes, ready += To::kBytes) {
-    From::fetch(weight);
     store(reinterpret_cast<float*>(ready), From::scale(weight));
     if constexpr (To::kStored) store(reinterpret_cast<float*>(ready + 64), From::offset(weight));
 #pragma GCC unroll 8
@@ -80,37 +78,53 @@ struct Run {
   std::int64_t out_stride, num_outputs, num_rows;  // outputs of the panel, rows of the block that exist
   const float* bias;  // or null: added at the end
   bool first, last;   // run of the panel
+  const char* next;   // or null: what the next run is made from, fetched meanwhile
+  std::size_t next_step;  // bytes of it for each group of this one
 };
+
+// Into the second-level cache: the first one is full.
+PACELINE_INLINE void fetch_next(const Run& run, std::int64_t group) {
+  if (run.next == nullptr) return;
+  const char* at = run.next + run.next_step * static_cast<std::size_t>(group);
+  for (std::size_t line = 0; line < run.next_step; line += 64) _mm_prefetch(at + line, _MM_HINT_T1);
+}
 
 // What computes a run, for the height of its block.
 using RunKernel = void (*)(const Run&);
 
-// Every run of panels [first, last) past every block of rows.
+// Every run, of nearly equal length and of at most `most_groups` groups, of panels [first, last) past every block of rows.
 template <WeightType type, bool centred>
 void all_runs(const LinearTask& task, const Int8Rows& rows, const char* at, std::int64_t first, std::int64_t last,
-              RunKernel kernel) {
+              std::int64_t most_groups, RunKernel kernel) {
   using Group = Ready<type>;
-  constexpr std::int64_t kRunGroups = kRunInputs / Group::kGroup;
-  alignas(64) char ready[kRunGroups * Group::kBytes];
+  alignas(64) char ready[kMostReady];
   const std::int64_t num_groups = task.num_inputs / Group::kGroup;
+  most_groups = std::min(most_groups, kMostReady / static_cast<std::int64_t>(Group::kBytes));
+  const std::int64_t num_runs = (num_groups + most_groups - 1) / most_groups;
   const std::int64_t most = std::max<std::int64_t>(1, static_cast<std::int64_t>(kBlockBytes / rows.block_bytes));
   for (std::int64_t begin = 0; begin < rows.num_blocks; begin += most)
     for (std::int64_t panel = first; panel < last; ++panel) {
       const char* weight =
           static_cast<const char*>(task.weight) + panel_bytes(type, task.num_inputs) * static_cast<std::size_t>(panel);
       const std::int64_t output = panel * kPanel;
-      for (std::int64_t group = 0; group < num_groups; group += kRunGroups) {
+      for (std::int64_t i = 0; i < num_runs; ++i) {
+        const std::int64_t group = num_groups * i / num_runs;
         Run run{};
         run.ready = ready;
-        run.num_groups = std::min(kRunGroups, num_groups - group);
+        run.num_groups = num_groups * (i + 1) / num_runs - group;
         run.out_stride = task.out_stride;
         run.num_outputs = std::min(kPanel, task.num_outputs - output);
         run.bias = task.bias == nullptr ? nullptr : task.bias + output;
-        run.first = group == 0;
-        run.last = group + run.num_groups == num_groups;
-        make_ready<type, centred>(weight + PackedGroup<type>::kBytes * static_cast<std::size_t>(group), run.num_groups,
-                                  ready);
-        for (std::int64_t block = begin; block < std::min(begin + most, rows.num_blocks); ++block) {
+        run.first = i == 0;
+        run.last = i + 1 == num_runs;
+        const char* packed = weight + PackedGroup<type>::kBytes * static_cast<std::size_t>(group);
+        make_ready<type, centred>(packed, run.num_groups, ready);
+        const std::int64_t end = std::min(begin + most, rows.num_blocks);
+        for (std::int64_t block = begin; block < end; ++block) {
+          if (block + 1 == end && (panel + 1 < last || !run.last)) {
+            run.next = packed + PackedGroup<type>::kBytes * static_cast<std::size_t>(run.num_groups);
+            run.next_step = PackedGroup<type>::kBytes;
+          }
           const std::int64_t row = block * rows.height;
           run.x = at + rows.block_bytes * static_cast<std::size_t>(block) +
                   rows.group_bytes * static_cast<std::size_t>(group);
@@ -125,6 +139,8 @@ void all_runs(const LinearTask& task, const Int8Rows& rows, const char* at, std:
 // The sums of a block's rows before a run, and after it.
 template <int height>
 PACELINE_INLINE void begin_sums(const Run& run, Sixteen (&sum)[height]) {
+  if (run.first)  // lines that are written at the end come meanwhile
+    for (int r = 0; r < run.num_rows; ++r) asm volatile("prefetchw %0" : : "m"(run.out[r * run.out_stride]));
 #pragma GCC unroll 16
   for (int r = 0; r < height; ++r)
     sum[r] = run.first || r >= run.num_rows ? all<Sixteen>(0.0f) : load_some(run.out + r * run.out_stride, run.num_outputs);

@@ -8,10 +8,15 @@ namespace {
 
 // A block of `height` rows past groups of a panel that lie one after the other.
 template <class Group, int height>
-PACELINE_INLINE void add_groups(const char* x, const char* weight, std::int64_t num_groups, Sixteen (&sum)[height]) {
+PACELINE_INLINE void add_groups(const Run& run, Sixteen (&sum)[height]) {
+  const char *x = run.x, *weight = run.ready;
   constexpr int kScales = height * Group::kGroup, kTails = kScales + 4 * height;
-  for (std::int64_t g = 0; g < num_groups; ++g, x += height * (Group::kGroup + static_cast<int>(kRecordTail)), weight += Group::kBytes) {
-    Group::fetch(weight);
+  constexpr int kRecord = height * (Group::kGroup + static_cast<int>(kRecordTail));
+  for (std::int64_t g = 0; g < run.num_groups; ++g, x += kRecord, weight += Group::kBytes) {
+    if constexpr (Group::kPacked)
+      Group::fetch(weight);
+    else
+      fetch_next(run, g);
     Ints total[height];
 #pragma GCC unroll 16
     for (int r = 0; r < height; ++r) total[r] = Group::kStored ? in_all(0) : four_bytes_of(x + kTails + 4 * r);
@@ -38,7 +43,7 @@ template <class Group, int height>
 void run_of_groups(const Run& run) {
   Sixteen sum[height];
   begin_sums(run, sum);
-  add_groups<Group>(run.x, run.ready, run.num_groups, sum);
+  add_groups<Group>(run, sum);
   end_sums(run, sum);
 }
 
@@ -72,7 +77,7 @@ void vnni_panels(const LinearTask& task, const Int8Rows& rows, const char* at, s
     const RunKernel kernel = at_height<kLeast, most>(rows.height, [](auto height) -> RunKernel {
       return run_of_groups<Ready<decltype(type)::value>, decltype(height)::value>;
     });
-    all_runs<type.value, false>(task, rows, at, first, last, kernel);
+    all_runs<type.value, false>(task, rows, at, first, last, kMostReady, kernel);
   });
 }
 
