@@ -68,7 +68,13 @@ class Kernel:
     dtypes: tuple[torch.dtype, ...] = FLOATS
     numerics: tuple[Numerics, ...] = ("fast",)
     lacks: Callable[[torch.dtype], str] = _always
+    levels: tuple[str, ...] = ()  # of instructions that a native kernel has code for, see csrc/isa.h
     compiles: bool = False  # keeps a compiled product for every number of rows it meets, which takes memory
+
+    @property
+    def label(self) -> str:
+        """The name, with the level of instructions in use. Ask `lacks` first."""
+        return f"{self.name}-{native.best_level(self.levels)}" if self.levels else self.name
 
     def load(self) -> Any:
         module, attribute = self.where.split(":")
@@ -77,6 +83,7 @@ class Kernel:
 
 BOTH: tuple[Numerics, ...] = ("fast", "reference")
 CPU = ("cpu",)
+AVX2, AVX512 = ("avx2",), ("avx2", "avx512")
 HALVES = (torch.bfloat16, torch.float16)
 
 TABLE: tuple[Kernel, ...] = (
@@ -91,12 +98,13 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "linear",
-        "native-avx2",
+        "native",
         f"{NATIVE}.linear:NativeLinear",
         "weights in panels, read in one line; bits independent of the batch",
         devices=CPU,
         dtypes=(torch.float32, torch.bfloat16),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "linear",
@@ -122,17 +130,18 @@ TABLE: tuple[Kernel, ...] = (
         "linear",
         "reference",
         f"{REFERENCE}.linear:ReferenceLinear",
-        "rows padded to 16: bits independent of the batch",
+        "16 rows at a time: bits independent of the batch",
         numerics=BOTH,
     ),
     Kernel(
         "gguf_linear",
-        "native-avx2",
+        "native",
         f"{NATIVE}.blocks:NativeBlocks",
         "blocks stay quantised and widen in registers; bits of the float product",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "gguf_linear",
@@ -143,12 +152,13 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "gguf_int8_linear",
-        "native-avx2",
+        "native",
         f"{NATIVE}.blocks:NativeInt8Blocks",
         "activation_dtype=int8: codes of blocks times activations of 8 bits; bits independent of the batch",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX2,
     ),
     Kernel(
         "gguf_int8_linear",
@@ -159,12 +169,13 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "decoder",
-        "native-avx2",
+        "native",
         f"{NATIVE}.decoder:NativeDecoder",
         "all blocks in one call; where a part is not native, block by block",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "decoder",
@@ -175,11 +186,12 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "attention",
-        "native-avx2",
+        "native",
         f"{NATIVE}.attention:attention",
         "blocks read where they lie, shared prefixes once; bits independent of the batch",
         devices=CPU,
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "attention",
@@ -191,11 +203,12 @@ TABLE: tuple[Kernel, ...] = (
     Kernel("attention", "reference", f"{REFERENCE}.attention:attention", "fixed tiles in one order", numerics=BOTH),
     Kernel(
         "int8_attention",
-        "native-avx2",
+        "native",
         f"{NATIVE}.attention:attention",
         "kv_cache_dtype=int8: codes widen in registers; bits independent of the batch",
         devices=CPU,
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "int8_attention",
@@ -217,11 +230,12 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "write_int8_kv",
-        "native-avx2",
+        "native",
         f"{NATIVE}.kv_write:write_int8_kv",
         "kv_cache_dtype=int8: rounded on the way, one pass; the reference's bits",
         devices=CPU,
         lacks=_needs_any_native,
+        levels=AVX2,
     ),
     Kernel(
         "write_int8_kv",
@@ -232,34 +246,37 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "rms_norm",
-        "native-avx2",
+        "native",
         f"{NATIVE}.elementwise:rms_norm",
         "one pass, one call",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel("rms_norm", "torch-cpu", f"{FAST}.elementwise:rms_norm", "few calls", devices=CPU),
     Kernel("rms_norm", "reference", f"{REFERENCE}.elementwise:rms_norm", "row by row in float32", numerics=BOTH),
     Kernel(
         "rope",
-        "native-avx2",
+        "native",
         f"{NATIVE}.elementwise:rope",
         "in place, one call",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel("rope", "torch-cpu", f"{FAST}.elementwise:rope", "in place, three calls", devices=CPU),
     Kernel("rope", "reference", f"{REFERENCE}.elementwise:rope", "separate products and sum in float32", numerics=BOTH),
     Kernel(
         "gated",
-        "native-avx2",
+        "native",
         f"{NATIVE}.elementwise:gated",
         "one pass, one call",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel("gated", "torch-cpu", f"{FAST}.elementwise:gated", "library activations", devices=CPU),
     Kernel(
@@ -318,6 +335,10 @@ class Explanation:
     passed_over: tuple[tuple[str, str], ...]  # (row above it, what it lacked)
 
 
+def _reason(chosen: Kernel) -> str:
+    return f"{chosen.why} (written for {', '.join(chosen.levels)})" if len(chosen.levels) > 1 else chosen.why
+
+
 def explain(device: str | torch.device, dtype: torch.dtype, numerics: Numerics) -> list[Explanation]:
     """Which kernel serves each op, and why none of those above it does."""
     kind = torch.device(device).type
@@ -330,5 +351,5 @@ def explain(device: str | torch.device, dtype: torch.dtype, numerics: Numerics) 
                 break
             if row.op == op:
                 above.append((row.name, _judge(row, kind, dtype, numerics)))
-        lines.append(Explanation(op, chosen.name, chosen.why, tuple(above)))
+        lines.append(Explanation(op, chosen.label, _reason(chosen), tuple(above)))
     return lines

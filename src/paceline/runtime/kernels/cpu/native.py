@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -86,6 +87,13 @@ def set_isa(cap: str) -> str:
     if cap not in names[1:]:
         raise ValueError(f"{cap!r} is no level of instructions, expected one of {', '.join(names[1:])}")
     return names[library().paceline_cpu_set_isa(names.index(cap))]
+
+
+def best_level(levels: Sequence[str]) -> str:
+    """Of the levels that a kernel has code for, the highest that is in use. The lowest is avx2, which is always there."""
+    names, machine = _level_names(), isa_levels()
+    cap = names.index(isa())
+    return max((level for level in levels if level in machine and names.index(level) <= cap), key=names.index)
 
 
 @cache

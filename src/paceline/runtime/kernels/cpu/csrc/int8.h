@@ -60,6 +60,6 @@ void int8_panels_avxvnni(const LinearTask&, const Int8Rows&, const char*, std::i
 void int8_panels_vnni512(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
 void int8_panels_amx(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
 constexpr int kMostRowsAvxVnni = 6, kMostRowsVnni512 = 12, kMostRowsAmx = 16;
-constexpr int kLeastRowsAmx = 4;  // from so many rows on tiles are faster than VNNI
+constexpr int kLeastRowsAmx = 8;  // from so many rows on tiles are faster than VNNI
 
 }  // namespace paceline

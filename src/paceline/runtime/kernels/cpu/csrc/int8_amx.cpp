@@ -102,7 +102,7 @@ void int8_panels_amx(const LinearTask& task, const Int8Rows& rows, const char* a
   const Tiles tiles(rows.height, block_format(task.type).group);
   at_type(task.type, [&](auto type) {
     const RunKernel kernel = at_height<kLeastRowsAmx, kMostRowsAmx>(rows.height, [](auto height) -> RunKernel {
-      return run_of_tiles<Ready<decltype(type)::value>, decltype(height)::value>;
+      return run_of_tiles<Ready<decltype(type)::value, true>, decltype(height)::value>;
     });
     all_runs<type.value, true>(task, rows, at, first, last, kMostGroups, kernel);
   });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "int8.h"
 #include "int8_vector.h"
@@ -49,14 +50,18 @@ struct ReadyGroup {
   PACELINE_INLINE static Ints codes(const char* at, int step) { return bytes_at(at + kHead + 64 * step); }
 };
 
-template <WeightType type>
-using Ready = ReadyGroup<PackedGroup<type>::kStored, PackedGroup<type>::kGroup>;
-
-// With `centred` codes are signed and around zero, else unsigned.
+// What runs of many rows read. `centred`: codes are signed and around zero, as 8 bits are packed; else unsigned.
 template <WeightType type, bool centred>
-void make_ready(const char* weight, std::int64_t num_groups, char* ready) {
+using Ready = std::conditional_t<centred && type == kInt8Signed, PackedGroup<type>,
+                                 ReadyGroup<PackedGroup<type>::kStored, PackedGroup<type>::kGroup>>;
+
+// Groups of a panel as Ready has them, in `ready` if they must change.
+template <WeightType type, bool centred>
+const char* make_ready(const char* weight, std::int64_t num_groups, char* ready) {
   using From = PackedGroup<type>;
-  using To = Ready<type>;
+  using To = Ready<type, centred>;
+  if constexpr (To::kPacked) return weight;
+  const char* first = ready;
   for (std::int64_t g = 0; g < num_groups; ++g, weight += From::kBytes, ready += To::kBytes) {
     store(reinterpret_cast<float*>(ready), From::scale(weight));
     if constexpr (To::kStored) store(reinterpret_cast<float*>(ready + 64), From::offset(weight));
@@ -67,12 +72,13 @@ void make_ready(const char* weight, std::int64_t num_groups, char* ready) {
       put(ready + To::kHead + 64 * step, codes);
     }
   }
+  return first;
 }
 
 // One run of groups of a panel past one block of rows.
 struct Run {
   const char* x;      // the block from the run's first group on
-  const char* ready;  // the groups
+  const char* ready;  // the groups, one after the other
   std::int64_t num_groups;
   float* out;         // of the block's first row: sums so far, and where they go
   std::int64_t out_stride, num_outputs, num_rows;  // outputs of the panel, rows of the block that exist
@@ -96,7 +102,7 @@ using RunKernel = void (*)(const Run&);
 template <WeightType type, bool centred>
 void all_runs(const LinearTask& task, const Int8Rows& rows, const char* at, std::int64_t first, std::int64_t last,
               std::int64_t most_groups, RunKernel kernel) {
-  using Group = Ready<type>;
+  using Group = Ready<type, centred>;
   alignas(64) char ready[kMostReady];
   const std::int64_t num_groups = task.num_inputs / Group::kGroup;
   most_groups = std::min(most_groups, kMostReady / static_cast<std::int64_t>(Group::kBytes));
@@ -110,7 +116,6 @@ void all_runs(const LinearTask& task, const Int8Rows& rows, const char* at, std:
       for (std::int64_t i = 0; i < num_runs; ++i) {
         const std::int64_t group = num_groups * i / num_runs;
         Run run{};
-        run.ready = ready;
         run.num_groups = num_groups * (i + 1) / num_runs - group;
         run.out_stride = task.out_stride;
         run.num_outputs = std::min(kPanel, task.num_outputs - output);
@@ -118,7 +123,7 @@ void all_runs(const LinearTask& task, const Int8Rows& rows, const char* at, std:
         run.first = i == 0;
         run.last = i + 1 == num_runs;
         const char* packed = weight + PackedGroup<type>::kBytes * static_cast<std::size_t>(group);
-        make_ready<type, centred>(packed, run.num_groups, ready);
+        run.ready = make_ready<type, centred>(packed, run.num_groups, ready);
         const std::int64_t end = std::min(begin + most, rows.num_blocks);
         for (std::int64_t block = begin; block < end; ++block) {
           if (block + 1 == end && (panel + 1 < last || !run.last)) {

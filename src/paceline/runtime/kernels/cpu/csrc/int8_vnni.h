@@ -75,7 +75,7 @@ void vnni_panels(const LinearTask& task, const Int8Rows& rows, const char* at, s
       return at_height<1, most>(rows.height, [&](auto height) { one_block<type.value, height.value>(task, at, first, last); });
     constexpr int kLeast = (most + 2) / 2;  // of blocks of nearly equal height
     const RunKernel kernel = at_height<kLeast, most>(rows.height, [](auto height) -> RunKernel {
-      return run_of_groups<Ready<decltype(type)::value>, decltype(height)::value>;
+      return run_of_groups<Ready<decltype(type)::value, false>, decltype(height)::value>;
     });
     all_runs<type.value, false>(task, rows, at, first, last, kMostReady, kernel);
   });

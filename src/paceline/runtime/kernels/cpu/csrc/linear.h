@@ -19,7 +19,6 @@
 namespace paceline {
 
 constexpr std::int64_t kPanel = 16;  // outputs of a panel
-constexpr int kMaxRows = 6;          // rows of a register tile: 6 x 16 sums fill 12 of 16 vector registers
 
 // How packed weights are stored. The numbers are known to Python.
 enum WeightType : std::int32_t {
@@ -61,7 +60,12 @@ struct LinearTask {
 // Bytes of one panel.
 std::size_t panel_bytes(WeightType type, std::int64_t num_inputs);
 
-// Panels [first, last) of the product, all rows. Needs AVX2, FMA and F16C.
-void linear_panels_avx2(const LinearTask& task, std::int64_t first, std::int64_t last);
+// Panels [first, last) of the product, all rows. By level of instructions (isa.h), with the same bits.
+namespace avx2 {
+void linear_panels(const LinearTask& task, std::int64_t first, std::int64_t last);
+}
+namespace avx512 {
+void linear_panels(const LinearTask& task, std::int64_t first, std::int64_t last);
+}
 
 }  // namespace paceline

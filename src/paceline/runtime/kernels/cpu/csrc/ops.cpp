@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "int8.h"
+#include "isa.h"
 #include "parallel.h"
 
 namespace paceline {
@@ -12,6 +13,12 @@ namespace {
 constexpr std::int64_t kProductsAlone = 1 << 16;   // multiply-adds that are not worth waking a thread
 constexpr std::int64_t kNumbersAlone = 1 << 15;    // numbers of anything else
 constexpr std::int64_t kPortionNumbers = 1 << 13;  // taken by a thread at once
+
+// The one of two functions with the same bits that suits the processor.
+template <typename Function>
+Function* at_level(Function* avx2, Function* avx512) {
+  return isa() >= kAvx512 ? avx512 : avx2;
+}
 
 // Rows of `size` numbers each.
 template <typename Work>
@@ -55,35 +62,40 @@ std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t
 
 void linear(const LinearTask& task, char* scratch, int num_threads) {
   if (task.type >= kFirstInt8) return linear_int8(task, scratch, num_threads);
-  share_panels(task, num_threads,
-               [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
+  const auto run = at_level(avx2::linear_panels, avx512::linear_panels);
+  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void rms_norm(const NormTask& task, std::int64_t num_tokens, int num_threads) {
+  const auto run = at_level(avx2::rms_norm, avx512::rms_norm);
   share_rows(num_tokens * task.num_heads, task.size, num_threads,
-             [&](std::int64_t first, std::int64_t last) { rms_norm_avx2(task, first, last); });
+             [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void rope(const RopeTask& task, std::int64_t num_tokens, int num_threads) {
+  const auto run = at_level(avx2::rope, avx512::rope);
   share_rows(num_tokens, task.num_heads * task.size, num_threads,
-             [&](std::int64_t first, std::int64_t last) { rope_avx2(task, first, last); });
+             [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void gated(const GatedTask& task, std::int64_t num_tokens, int num_threads) {
+  const auto run = at_level(avx2::gated, avx512::gated);
   share_rows(num_tokens, 4 * task.size, num_threads,  // an exponential costs a few times what a product does
-             [&](std::int64_t first, std::int64_t last) { gated_avx2(task, first, last); });
+             [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void add(float* x, const float* y, std::int64_t count, int num_threads) {
-  share_rows(count, 1, num_threads, [&](std::int64_t first, std::int64_t last) { add_avx2(x, y, first, last); });
+  const auto run = at_level(avx2::add, avx512::add);
+  share_rows(count, 1, num_threads, [&](std::int64_t first, std::int64_t last) { run(x, y, first, last); });
 }
 
 void attention(const AttentionStep& step, const AttentionLayer& layer) {
   const std::int64_t heads = step.num_kv_heads;
+  const auto run = at_level(avx2::attention_tile, avx512::attention_tile);
   // Tiles come with the most work first, so that threads end together.
   share(step.num_tiles * heads, 1, step.num_threads, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t item = first; item < last; ++item)
-      attention_tile_avx2(step, layer, item / heads, static_cast<int>(item % heads));
+      run(step, layer, item / heads, static_cast<int>(item % heads));
   });
 }
 

@@ -1,18 +1,34 @@
-// The product on AVX2 with FMA and F16C. Compiled with those instructions on; call it only where the processor has them.
+// The float product. Compiled once for AVX2 and once for AVX-512, with the same bits; call it only where the processor has
+// the instructions.
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
-#include "tile_avx2.h"
+#include "tile.h"
 
 namespace paceline {
+namespace PACELINE_LEVEL {
 namespace {
 
 constexpr std::int64_t kBlockBytes = 256 << 10;  // of activations: half of a second-level cache of 512 KiB; 48 rows at least
-constexpr std::int64_t kWidenRows = 9;           // from so many rows on, a quantised panel is widened once for all of them
+constexpr std::int64_t kWidenRows = kTilePanels == 1 ? 9 : 4;  // and more: a quantised panel is widened once for all
 
 const char* panel_at(const LinearTask& task, std::int64_t panel) {
   return static_cast<const char*>(task.weight) +
          panel_bytes(task.type, task.num_inputs) * static_cast<std::size_t>(panel);
+}
+
+// Rows of the largest tile of a type: blocks in more rows are widened first.
+template <WeightType type>
+constexpr int kRowsOf = type >= kFirstBlocks ? std::min<int>(kMaxRows, kWidenRows - 1) : kMaxRows;
+
+// A tile of `rows` rows, at most `most`.
+template <WeightType type, int most, int panels>
+void one_tile(const LinearTask& task, int rows, std::int64_t row, std::int64_t panel, const char* weight,
+              const char* ahead) {
+  if constexpr (most > 1)
+    if (rows < most) return one_tile<type, most - 1, panels>(task, rows, row, panel, weight, ahead);
+  tile<type, most, panels>(task, row, panel, weight, ahead);
 }
 
 // Few rows: several panels at once, so that enough sums are under way to hide the latency of an addition.
@@ -23,56 +39,56 @@ void few_rows(const LinearTask& task, std::int64_t first, std::int64_t last) {
   for (; panel < last; ++panel) tile<type, rows, 1>(task, 0, panel, panel_at(task, panel), nullptr);
 }
 
-template <WeightType type>
-void one_tile(const LinearTask& task, int rows, std::int64_t row, std::int64_t panel, const char* weight,
-              const char* ahead) {
-  switch (rows) {
-    case 1: return tile<type, 1, 1>(task, row, panel, weight, ahead);
-    case 2: return tile<type, 2, 1>(task, row, panel, weight, ahead);
-    case 3: return tile<type, 3, 1>(task, row, panel, weight, ahead);
-    case 4: return tile<type, 4, 1>(task, row, panel, weight, ahead);
-    case 5: return tile<type, 5, 1>(task, row, panel, weight, ahead);
-    default: return tile<type, 6, 1>(task, row, panel, weight, ahead);
-  }
-}
-
-// Rows [begin, end) past one panel, in tiles of nearly equal height. The last tile fetches `next`.
-template <WeightType type>
+// Rows [begin, end) past `panels` panels, in tiles of nearly equal height. The last tile fetches `next`.
+template <WeightType type, int panels>
 void tiles(const LinearTask& task, std::int64_t begin, std::int64_t end, std::int64_t panel, const char* weight,
            const char* next) {
-  const std::int64_t num_rows = end - begin, num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
+  constexpr int kRows = kRowsOf<type>;
+  const std::int64_t num_rows = end - begin, num_tiles = (num_rows + kRows - 1) / kRows;
   const std::int64_t least = num_rows / num_tiles, larger = num_rows % num_tiles;
   std::int64_t row = begin;
   for (std::int64_t t = 0; t < num_tiles; ++t) {
     const int rows = static_cast<int>(least + (t < larger ? 1 : 0));
-    one_tile<type>(task, rows, row, panel, weight, t + 1 == num_tiles ? next : nullptr);
+    one_tile<type, kRows, panels>(task, rows, row, panel, weight, t + 1 == num_tiles ? next : nullptr);
     row += rows;
   }
 }
 
-// Many rows: a panel stays in the cache while rows pass it, and the next one is fetched during the last tile. Rows pass in
+// Calls work(std::integral_constant<int, panels>{}, panel) for panels [first, last), kTilePanels at once and then the rest.
+template <typename Work>
+void by_panels(std::int64_t first, std::int64_t last, const Work& work) {
+  std::int64_t panel = first;
+  for (; panel + kTilePanels <= last; panel += kTilePanels) work(std::integral_constant<int, kTilePanels>{}, panel);
+  if constexpr (kTilePanels > 1)
+    for (; panel < last; ++panel) work(std::integral_constant<int, 1>{}, panel);
+}
+
+// Many rows: panels stay in the cache while rows pass them, and the next ones are fetched during the last tile. Rows pass in
 // blocks whose activations stay in the second-level cache too; each block reads the weights anew.
 template <WeightType type>
 void many_rows(const LinearTask& task, std::int64_t first, std::int64_t last) {
-  const std::int64_t most = std::max<std::int64_t>(8 * kMaxRows, kBlockBytes / 4 / task.num_inputs);
+  const std::int64_t most = std::max<std::int64_t>(48, kBlockBytes / 4 / task.num_inputs);
   const std::int64_t num_blocks = (task.num_rows + most - 1) / most;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     const std::int64_t begin = task.num_rows * block / num_blocks, end = task.num_rows * (block + 1) / num_blocks;
-    for (std::int64_t panel = first; panel < last; ++panel)
-      tiles<type>(task, begin, end, panel, panel_at(task, panel), panel + 1 < last ? panel_at(task, panel + 1) : nullptr);
+    by_panels(first, last, [&](auto panels, std::int64_t panel) {
+      const char* next = panel + 2 * panels <= last ? panel_at(task, panel + panels) : nullptr;
+      tiles<type, panels>(task, begin, end, panel, panel_at(task, panel), next);
+    });
   }
 }
 
-// Many rows of quantised weights: each panel is widened to floats in a buffer that stays in the second-level cache, and
-// all rows pass it there.
+// Many rows of quantised weights: panels are widened to floats in a buffer that stays in the second-level cache, and
+// all rows pass them there.
 template <WeightType type>
 void many_rows_widened(const LinearTask& task, std::int64_t first, std::int64_t last) {
   thread_local std::vector<float> buffer;
-  buffer.resize(static_cast<std::size_t>(task.num_inputs * kPanel));
-  for (std::int64_t panel = first; panel < last; ++panel) {
-    widen<type>(panel_at(task, panel), task.num_inputs, buffer.data());
-    tiles<kFloat32>(task, 0, task.num_rows, panel, reinterpret_cast<const char*>(buffer.data()), nullptr);
-  }
+  const std::int64_t size = task.num_inputs * kPanel;
+  buffer.resize(static_cast<std::size_t>(size * kTilePanels));
+  by_panels(first, last, [&](auto panels, std::int64_t panel) {
+    for (int p = 0; p < panels; ++p) widen<type>(panel_at(task, panel + p), task.num_inputs, buffer.data() + size * p);
+    tiles<kFloat32, panels>(task, 0, task.num_rows, panel, reinterpret_cast<const char*>(buffer.data()), nullptr);
+  });
 }
 
 template <WeightType type>
@@ -80,7 +96,7 @@ void panels_of(const LinearTask& task, std::int64_t first, std::int64_t last) {
   switch (task.num_rows) {
     case 0: return;
     case 1: return few_rows<type, 1, 4>(task, first, last);
-    case 2: return few_rows<type, 2, 3>(task, first, last);
+    case 2: return few_rows<type, 2, kTilePanels == 1 ? 3 : 4>(task, first, last);
     case 3: return few_rows<type, 3, 2>(task, first, last);
     default:
       if constexpr (type >= kFirstBlocks)
@@ -91,7 +107,7 @@ void panels_of(const LinearTask& task, std::int64_t first, std::int64_t last) {
 
 }  // namespace
 
-void linear_panels_avx2(const LinearTask& task, std::int64_t first, std::int64_t last) {
+void linear_panels(const LinearTask& task, std::int64_t first, std::int64_t last) {
   switch (task.type) {
     case kFloat32: return panels_of<kFloat32>(task, first, last);
     case kBFloat16: return panels_of<kBFloat16>(task, first, last);
@@ -105,4 +121,5 @@ void linear_panels_avx2(const LinearTask& task, std::int64_t first, std::int64_t
   }
 }
 
+}  // namespace PACELINE_LEVEL
 }  // namespace paceline
