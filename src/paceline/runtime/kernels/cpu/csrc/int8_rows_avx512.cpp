@@ -72,41 +72,66 @@ void quantise(Lanes& lanes, BlockFormat f) {
                                       : _mm512_mullo_epi32(sum, _mm512_set1_epi32(-code_shift(f))));
 }
 
+template <int group>
+void one_block(const LinearTask& task, const Int8Rows& rows, char* record, std::int64_t first_row, BlockFormat f) {
+  static constexpr float kZeros[group] = {};
+  const std::int64_t num_groups = task.num_inputs / group;
+  const std::size_t height = static_cast<std::size_t>(rows.height), scales = height * group, tails = scales + 4 * height;
+  Lanes lanes;
+  if (rows.height == kLanes && first_row + kLanes <= task.num_rows) {  // a lane for each row
+    for (int i = 0; i < kLanes; ++i) {
+      lanes.x[i] = task.x + (first_row + i) * task.x_stride;
+      lanes.codes[i] = record + i * group;
+    }
+    for (std::int64_t g = 0; g < num_groups; ++g, record += rows.group_bytes) {
+      quantise<group>(lanes, f);
+      std::memcpy(record + scales, lanes.d, sizeof(lanes.d));
+      std::memcpy(record + tails, lanes.tail, sizeof(lanes.tail));
+      for (int i = 0; i < kLanes; ++i) {
+        lanes.x[i] += group;
+        lanes.codes[i] += rows.group_bytes;
+      }
+    }
+    return;
+  }
+  // a lane for each code run in the order they lie in: rows of the first group, rows of the second, ...
+  char unread[group];
+  std::int64_t g = 0;
+  int r = 0;
+  while (g < num_groups) {
+    char* scale[kLanes];
+    int used = 0;
+    for (int i = 0; i < kLanes; ++i) {
+      lanes.x[i] = kZeros;
+      lanes.codes[i] = unread;
+      if (g == num_groups) continue;
+      const std::int64_t row = first_row + r;
+      if (row < task.num_rows) lanes.x[i] = task.x + row * task.x_stride + g * group;
+      lanes.codes[i] = record + r * group;
+      scale[i] = record + scales + 4 * r;
+      used = i + 1;
+      if (++r == rows.height) {
+        r = 0;
+        ++g;
+        record += rows.group_bytes;
+      }
+    }
+    quantise<group>(lanes, f);
+    for (int i = 0; i < used; ++i) {
+      std::memcpy(scale[i], &lanes.d[i], 4);
+      std::memcpy(scale[i] + 4 * rows.height, &lanes.tail[i], 4);
+    }
+  }
+}
+
 }  // namespace
 
 void quantise_rows_avx512(const LinearTask& task, const Int8Rows& rows, char* at, std::int64_t first,
                           std::int64_t last) {
-  static constexpr float kZeros[32] = {};
   const BlockFormat f = block_format(task.type);
-  const std::int64_t num_groups = task.num_inputs / f.group;
-  char unread[32];  // codes of lanes that stand for nothing
-  for (std::int64_t block = first; block < last; ++block) {
-    char* start = at + rows.block_bytes * static_cast<std::size_t>(block);
-    // groups of the block's rows in the order of their codes: rows of the first group, rows of the second, ...
-    for (std::int64_t item = 0, count = num_groups * rows.height; item < count; item += kLanes) {
-      Lanes lanes;
-      char* scale[kLanes];
-      std::int64_t group = item / rows.height;
-      int r = static_cast<int>(item % rows.height);
-      const int used = static_cast<int>(count - item < kLanes ? count - item : kLanes);
-      for (int i = 0; i < kLanes; ++i) {
-        const std::int64_t row = block * rows.height + r;
-        char* record = start + rows.group_bytes * static_cast<std::size_t>(group);
-        lanes.x[i] = i < used && row < task.num_rows ? task.x + row * task.x_stride + group * f.group : kZeros;
-        lanes.codes[i] = i < used ? record + r * f.group : unread;
-        scale[i] = record + rows.height * f.group + 4 * r;
-        if (++r == rows.height) r = 0, ++group;
-      }
-      if (f.group == 32)
-        quantise<32>(lanes, f);
-      else
-        quantise<16>(lanes, f);
-      for (int i = 0; i < used; ++i) {
-        std::memcpy(scale[i], &lanes.d[i], 4);
-        std::memcpy(scale[i] + 4 * rows.height, &lanes.tail[i], 4);
-      }
-    }
-  }
+  const auto run = f.group == 32 ? one_block<32> : one_block<16>;
+  for (std::int64_t block = first; block < last; ++block)
+    run(task, rows, at + rows.block_bytes * static_cast<std::size_t>(block), block * rows.height, f);
 }
 
 }  // namespace paceline

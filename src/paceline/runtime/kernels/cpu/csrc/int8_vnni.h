@@ -72,7 +72,8 @@ template <int most>
 void vnni_panels(const LinearTask& task, const Int8Rows& rows, const char* at, std::int64_t first, std::int64_t last) {
   at_type(task.type, [&](auto type) {
     if (rows.num_blocks == 1)
-      return at_height<1, most>(rows.height, [&](auto height) { one_block<type.value, height.value>(task, at, first, last); });
+      return at_height<1, most>(rows.height,
+                                [&](auto height) { one_block<type.value, height.value>(task, at, first, last); });
     constexpr int kLeast = (most + 2) / 2;  // of blocks of nearly equal height
     const RunKernel kernel = at_height<kLeast, most>(rows.height, [](auto height) -> RunKernel {
       return run_of_groups<Ready<decltype(type)::value, false>, decltype(height)::value>;
