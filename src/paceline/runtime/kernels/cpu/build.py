@@ -39,6 +39,7 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("kv_int8_avx2.cpp", AVX2),
     *((name, (*AVX2, "-DPACELINE_LEVEL=avx2")) for name in ("linear.cpp", "attention.cpp", "elementwise.cpp")),
     *((name, (*AVX512, "-DPACELINE_LEVEL=avx512")) for name in ("linear.cpp", "attention.cpp", "elementwise.cpp")),
+    ("bf16_amx.cpp", AMX),
 )
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")
