@@ -34,12 +34,13 @@ def find_weight_method(config: EngineConfig, files: hub.ModelFiles, *, device: s
         _check_serves(op, asked, config, device, dtype)
         _check_reaches(asked, files, rounds=rounds)
     kept = rounds or (quantization == "auto" and files.kind == "gguf")
-    if not kept or choose(op, device, DTYPES[dtype], config.numerics).name == "none":
+    serves = choose(op, device, DTYPES[dtype], config.numerics)
+    if not kept or serves.name == "none":
         return None
     from paceline.runtime.quant.gguf import GgufBlocks
     from paceline.runtime.quant.int8 import Int8Activations
 
-    return (Int8Activations if int8 else GgufBlocks)(rounds=rounds)
+    return (Int8Activations if int8 else GgufBlocks)(serves.load(), rounds=rounds)
 
 
 def _check_serves(op: str, asked: str, config: EngineConfig, device: str, dtype: str) -> None:
@@ -54,7 +55,7 @@ def _check_serves(op: str, asked: str, config: EngineConfig, device: str, dtype:
     raise UnsupportedError(
         f"{asked} has no kernel here",
         seen=f"{reasons} (device {device}, dtype {dtype}, numerics {config.numerics})",
-        expected="a CPU with AVX2, the native library, dtype=float32 and numerics=fast",
+        expected="a CPU with AVX2, the native library, dtype float32 or bfloat16 and numerics=fast",
         fix="`paceline doctor` shows what serves; without the option weights are kept as it serves best",
     )
 

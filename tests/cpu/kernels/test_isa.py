@@ -98,7 +98,6 @@ def test_the_environment_caps_and_the_table_names_the_level_in_use() -> None:
 def test_levels_of_the_table_are_levels() -> None:
     for row in TABLE:
         assert set(row.levels) <= {"avx2", "avxvnni", "avx512", "vnni512", "amx"}
-        assert not row.levels or row.levels[0] == "avx2", "what every machine with the library has comes first"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -52,6 +52,12 @@ def _needs_any_native(_dtype: torch.dtype) -> str:
     return f"the native library does not serve: {reason}" if (reason := native.why_not()) else ""
 
 
+def _needs_amx(dtype: torch.dtype) -> str:
+    if reason := _needs_any_native(dtype):
+        return reason
+    return "" if native.isa() == "amx" else f"tiles of bfloat16 need AMX, and instructions go up to {native.isa()} here"
+
+
 def _always(_dtype: torch.dtype) -> str:
     return ""
 
@@ -83,10 +89,21 @@ class Kernel:
 
 BOTH: tuple[Numerics, ...] = ("fast", "reference")
 CPU = ("cpu",)
-AVX2, AVX512 = ("avx2",), ("avx2", "avx512")
+AVX2, AVX512, AMX = ("avx2",), ("avx2", "avx512"), ("amx",)
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)
 HALVES = (torch.bfloat16, torch.float16)
 
 TABLE: tuple[Kernel, ...] = (
+    Kernel(
+        "linear",
+        "native",
+        f"{NATIVE}.linear:NativeBFloat16Linear",
+        "weights and activations of bfloat16 in tiles of AMX; bits independent of the batch",
+        devices=CPU,
+        dtypes=(torch.bfloat16,),
+        lacks=_needs_amx,
+        levels=AMX,
+    ),
     Kernel(
         "linear",
         "torch",
@@ -102,7 +119,7 @@ TABLE: tuple[Kernel, ...] = (
         f"{NATIVE}.linear:NativeLinear",
         "weights in panels, read in one line; bits independent of the batch",
         devices=CPU,
-        dtypes=(torch.float32, torch.bfloat16),
+        dtypes=NATIVE_DTYPES,
         lacks=_needs_any_native,
         levels=AVX512,
     ),
@@ -136,10 +153,20 @@ TABLE: tuple[Kernel, ...] = (
     Kernel(
         "gguf_linear",
         "native",
+        f"{NATIVE}.blocks:NativeBFloat16Blocks",
+        "blocks stay quantised and are rounded to bfloat16 on the way into tiles of AMX; bits of that product",
+        devices=CPU,
+        dtypes=(torch.bfloat16,),
+        lacks=_needs_amx,
+        levels=AMX,
+    ),
+    Kernel(
+        "gguf_linear",
+        "native",
         f"{NATIVE}.blocks:NativeBlocks",
         "blocks stay quantised and widen in registers; bits of the float product",
         devices=CPU,
-        dtypes=(torch.float32,),
+        dtypes=NATIVE_DTYPES,
         lacks=_needs_any_native,
         levels=AVX512,
     ),
@@ -156,7 +183,7 @@ TABLE: tuple[Kernel, ...] = (
         f"{NATIVE}.blocks:NativeInt8Blocks",
         "activation_dtype=int8: codes of blocks times activations of 8 bits; bits independent of the batch",
         devices=CPU,
-        dtypes=(torch.float32,),
+        dtypes=NATIVE_DTYPES,
         lacks=_needs_any_native,
         levels=AVX2,
     ),
@@ -173,7 +200,7 @@ TABLE: tuple[Kernel, ...] = (
         f"{NATIVE}.decoder:NativeDecoder",
         "all blocks in one call; where a part is not native, block by block",
         devices=CPU,
-        dtypes=(torch.float32,),
+        dtypes=NATIVE_DTYPES,
         lacks=_needs_any_native,
         levels=AVX512,
     ),

@@ -1,4 +1,4 @@
-"""GGUF blocks kept quantised: a WeightMethod for float32 activations on a CPU with native kernels.
+"""GGUF blocks kept quantised: a WeightMethod for a CPU with native kernels.
 
 A layer may fuse parts of different types (a K-quant mix does). Neighbours of one type become one product; the others
 stand beside each other and write to the same rows. Parts in a type that no kernel packs come as floats and are kept so,
@@ -25,14 +25,13 @@ Packed: TypeAlias = BlockPanels | PanelWeight
 
 
 class GgufBlocks:
-    """The WeightMethod: weights widen to the floats they stand for."""
+    """The WeightMethod. The kernel says what becomes of weights: floats, or bfloat16, that they stand for."""
 
     name = "gguf"
-    kernel: type[NativeBlocks] = NativeBlocks
 
-    def __init__(self, *, rounds: bool = False) -> None:
+    def __init__(self, kernel: type[NativeBlocks] = NativeBlocks, *, rounds: bool = False) -> None:
         """`rounds`: parts that come as floats are rounded to blocks of 8 bits."""
-        self.rounds = rounds
+        self.kernel, self.rounds = kernel, rounds
 
     def create(self, spec: LinearSpec, context: BuildContext) -> BlockWeight:
         return BlockWeight(spec, self.kernel, rounds=self.rounds)
@@ -46,7 +45,6 @@ class BlockWeight:
     """One [out_features, in_features] matrix in segments of outputs, each packed in a form of its own."""
 
     def __init__(self, spec: LinearSpec, kernel: type[NativeBlocks] = NativeBlocks, *, rounds: bool = False) -> None:
-        assert spec.dtype == torch.float32
         self.spec = spec
         self.kernel = kernel  # packs blocks; how they are packed decides how they are multiplied
         self.rounds = rounds and spec.in_features % GROUP == 0
@@ -74,7 +72,8 @@ class BlockWeight:
         if isinstance(tensor, StoredBlocks):
             self._parts[part] = self.kernel.pack(tensor.raw, tensor.ggml_type, *tensor.shape)
         else:
-            self._parts[part] = NativeLinear.pack(tensor.float())
+            floats = self.kernel.floats
+            self._parts[part] = floats.pack(tensor.to(floats.dtype))
         if len(self._parts) == len(self.spec.parts):
             self.segments = _joined([self._parts[p.name] for p in self.spec.parts])
             self._parts = {}
@@ -91,7 +90,7 @@ class BlockWeight:
             kernel = NativeBlocks if isinstance(segment.weight, BlockPanels) else NativeLinear
             kernel.apply_into(x, segment.weight, segment.bias, out[:, begin:end])
             begin = end
-        return out
+        return out.to(x.dtype)
 
     def packed_segments(self) -> list[Segment]:
         found, begin = [], 0
@@ -106,7 +105,7 @@ class BlockWeight:
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
         assert len(self.segments) == 1, "a table that rows are gathered from is one part"
-        return _rows(self.segments[0], ids)
+        return _rows(self.segments[0], ids).to(self.spec.dtype)
 
     def dequantize(self, part: str) -> torch.Tensor:
         whole = [_rows(segment, torch.arange(segment.out_features)) for segment in self.segments]

@@ -1,11 +1,14 @@
-"""Matrix products with quantised weights: GGUF blocks repacked once at load, for either of two products.
+"""Matrix products with quantised weights: GGUF blocks repacked once at load, for one of three products.
 
 `NativeBlocks`: every weight becomes the float32 number its block stands for before it is multiplied, in registers or in
 the cache, and each output is summed as `linear.NativeLinear` sums it. So the results have the bits of a product with
 the dequantised weights, at a seventh to a third of the memory to read. csrc/blocks.h has the layout.
 
+`NativeBFloat16Blocks`: weights and activations are rounded to bfloat16 and meet in tiles of AMX, as `linear.NativeBFloat16Linear`
+multiplies dequantised weights, with the same bits. csrc/bf16.h has the layout.
+
 `NativeInt8Blocks`: activations are rounded to 8 bits too and codes are multiplied with codes. csrc/int8.h says what is
-computed and in which order. A row's bits are its own in both.
+computed and in which order. A row's bits are its own in all three.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paceline.runtime.kernels.cpu.linear import gather_rows, multiply, product_out
+from paceline.runtime.kernels.cpu.linear import NativeBFloat16Linear, NativeLinear, gather_rows, multiply, product_out
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
@@ -49,25 +52,26 @@ class BlockPanels:
 class NativeBlocks:
     """y = x Wᵀ + b in float32 with W in GGUF blocks. How panels are written decides which product it is."""
 
-    int8 = False  # whether activations are rounded to 8 bits
+    meets = 0  # the activations: Activations in csrc/blocks.h
+    floats: type[NativeLinear] = NativeLinear  # multiplies what is not in blocks, beside these
 
     @classmethod
     def takes(cls, ggml_type: int) -> bool:
         """Whether blocks of this GGUF type (its number there) can be packed."""
-        return int(library().paceline_cpu_packed_type(ggml_type, cls.int8)) >= 0
+        return int(library().paceline_cpu_packed_type(ggml_type, cls.meets)) >= 0
 
     @classmethod
     def packed_bytes(cls, ggml_type: int, out_features: int, in_features: int) -> int:
         """What a matrix takes once packed. Ask `takes` first."""
         native = library()
-        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.int8))
+        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.meets))
         return int(native.paceline_cpu_panel_bytes(kind, in_features)) * -(-out_features // PANEL)
 
     @classmethod
     def pack(cls, raw: np.ndarray, ggml_type: int, out_features: int, in_features: int) -> BlockPanels:
         """`raw` [bytes] uint8: the blocks as stored, row by row. A row is whole blocks."""
         native = library()
-        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.int8))
+        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.meets))
         assert kind >= 0, "ask `takes` first"
         block_size, block_bytes = LAYOUTS[ggml_type]
         assert in_features > 0
@@ -101,7 +105,7 @@ class NativeBlocks:
     def apply(
         x: torch.Tensor, packed: BlockPanels, bias: torch.Tensor | None, scratch: Workspace | None = None
     ) -> torch.Tensor:
-        """x [num_tokens, in_features] float32 -> [num_tokens, out_features]. `scratch` as in `NativeLinear.apply`."""
+        """x [num_tokens, in_features] -> [num_tokens, out_features] float32. `scratch` as in `NativeLinear.apply`."""
         out = product_out(x, packed.out_features, scratch)
         NativeBlocks.apply_into(x, packed, bias, out)
         return out
@@ -109,7 +113,7 @@ class NativeBlocks:
     @staticmethod
     def apply_into(x: torch.Tensor, packed: BlockPanels, bias: torch.Tensor | None, out: torch.Tensor) -> None:
         """The product into `out` [num_tokens, out_features], whose rows may lie apart."""
-        assert x.dtype == out.dtype == torch.float32
+        assert out.dtype == torch.float32
         assert x.dim() == 2
         assert x.shape[1] == packed.in_features, "the native code reads as many inputs as it is told"
         assert out.shape == (x.shape[0], packed.out_features)
@@ -117,9 +121,18 @@ class NativeBlocks:
         multiply(x, packed.data, packed.kind, packed.out_features, bias, out)
 
 
+class NativeBFloat16Blocks(NativeBlocks):
+    """y = x Wᵀ + b with W in GGUF blocks, W and x rounded to bfloat16, sums in float32.
+
+    Only the product rounds weights: `gather` and `unpack` give exactly what their blocks stand for."""
+
+    meets = 2
+    floats = NativeBFloat16Linear
+
+
 class NativeInt8Blocks(NativeBlocks):
     """y = x Wᵀ + b with W in GGUF blocks and x rounded to 8 bits in groups of 32 (Q6_K: 16) with a scale each.
 
     Weights lose nothing; `gather` and `unpack` give exactly what their blocks stand for."""
 
-    int8 = True
+    meets = 1

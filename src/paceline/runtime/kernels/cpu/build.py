@@ -44,6 +44,7 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("int8_rows_avx512.cpp", AVX512),
     ("int8_vnni512.cpp", VNNI512),
     ("int8_amx.cpp", AMX),
+    ("bf16_amx.cpp", AMX),
 )
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")

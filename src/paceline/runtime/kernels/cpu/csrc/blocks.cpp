@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "bf16.h"
+
 namespace paceline {
 namespace {
 
@@ -172,14 +174,17 @@ const Source* source_of(std::int32_t ggml) {
 }  // namespace
 
 std::size_t panel_bytes(WeightType type, std::int64_t num_inputs) {
+  if (type == kBFloat16Pairs) return static_cast<std::size_t>(bf16_steps(num_inputs)) * kTileBytes;
   if (type < kFirstBlocks) return static_cast<std::size_t>(kPanel * num_inputs * (type == kFloat32 ? 4 : 2));
   const BlockFormat format = block_format(type);
   return static_cast<std::size_t>(num_inputs / format.group) * group_bytes(format);
 }
 
-std::int32_t packed_type(std::int32_t ggml, bool int8) {
+std::int32_t packed_type(std::int32_t ggml, Activations meets) {
   const Source* source = source_of(ggml);
-  return source == nullptr ? -1 : int8 ? source->int8_type : source->type;
+  if (source == nullptr) return -1;
+  if (meets == kInt8s) return source->int8_type;
+  return meets == kBFloat16s ? kFirstRounded + source->type : source->type;
 }
 
 void pack_blocks(const std::uint8_t* blocks, std::uint8_t* packed, std::int64_t first, std::int64_t num_rows,

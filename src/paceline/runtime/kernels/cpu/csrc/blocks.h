@@ -28,8 +28,13 @@ struct BlockFormat {
   int width = 8;     // bits that a code has
 };
 
+// The type that blocks of a type are written as.
+constexpr WeightType written_as(WeightType type) {
+  return type >= kFirstRounded ? static_cast<WeightType>(type - kFirstRounded) : type;
+}
+
 constexpr BlockFormat block_format(WeightType type) {
-  switch (type) {
+  switch (written_as(type)) {
     case kHalf4Centred: return {4, 32, 2, Offset::kCentred, 8};
     case kHalf4Offset: return {4, 32, 2, Offset::kStored};
     case kHalf8: return {8, 32, 2, Offset::kNone};
@@ -61,10 +66,13 @@ constexpr std::size_t group_bytes(BlockFormat f) {
 // The GGUF types that can be packed, by their number there.
 enum GgmlType : std::int32_t { kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14 };
 
-// The type a GGUF type is packed as, for float activations or for those of 8 bits; -1: none.
-std::int32_t packed_type(std::int32_t ggml, bool int8);
+// What enters a product beside the weights. The numbers are known to Python.
+enum Activations : std::int32_t { kFloats = 0, kInt8s = 1, kBFloat16s = 2 };
 
-// Rows [first, first + num_rows) of a weight from their GGUF blocks, as `type`: one of the two of packed_type. `packed`
+// The type a GGUF type is packed as, by what it meets; -1: none.
+std::int32_t packed_type(std::int32_t ggml, Activations meets);
+
+// Rows [first, first + num_rows) of a weight from their GGUF blocks, as `type`: one of those of packed_type. `packed`
 // starts zeroed.
 void pack_blocks(const std::uint8_t* blocks, std::uint8_t* packed, std::int64_t first, std::int64_t num_rows,
                  std::int64_t num_inputs, std::int32_t ggml, WeightType type);

@@ -10,8 +10,11 @@ namespace paceline {
 namespace PACELINE_LEVEL {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 256 << 10;  // of activations: half of a second-level cache of 512 KiB; 48 rows at least
-constexpr std::int64_t kWidenRows = kTilePanels == 1 ? 9 : 4;  // and more: a quantised panel is widened once for all
+// Of activations: half of a second-level cache, which is 512 KiB or more on processors with AVX2 and 1 MiB or more on those
+// with AVX-512; 48 rows at least.
+constexpr std::int64_t kBlockBytes = kTilePanels == 1 ? 256 << 10 : 512 << 10;
+constexpr std::int64_t kWidenRows = kTilePanels == 1 ? 9 : 7;  // and more: a quantised panel is widened once for all
+constexpr std::int64_t kLeastWidened = 192;                    // rows, before a panel is widened anew
 
 const char* panel_at(const LinearTask& task, std::int64_t panel) {
   return static_cast<const char*>(task.weight) +
@@ -63,31 +66,40 @@ void by_panels(std::int64_t first, std::int64_t last, const Work& work) {
     for (; panel < last; ++panel) work(std::integral_constant<int, 1>{}, panel);
 }
 
-// Many rows: panels stay in the cache while rows pass them, and the next ones are fetched during the last tile. Rows pass in
-// blocks whose activations stay in the second-level cache too; each block reads the weights anew.
+// Calls work(begin, end) for blocks of rows, nearly equal and `least` or more, whose activations stay in the second-level cache.
+template <typename Work>
+void by_blocks(const LinearTask& task, std::int64_t least, const Work& work) {
+  const std::int64_t most = std::max<std::int64_t>(least, kBlockBytes / 4 / task.num_inputs);
+  const std::int64_t num_blocks = (task.num_rows + most - 1) / most;
+  for (std::int64_t block = 0; block < num_blocks; ++block)
+    work(task.num_rows * block / num_blocks, task.num_rows * (block + 1) / num_blocks);
+}
+
+// Many rows: panels stay in the cache while rows pass them, and the next ones are fetched during the last tile. Each block
+// of rows reads the weights anew.
 template <WeightType type>
 void many_rows(const LinearTask& task, std::int64_t first, std::int64_t last) {
-  const std::int64_t most = std::max<std::int64_t>(48, kBlockBytes / 4 / task.num_inputs);
-  const std::int64_t num_blocks = (task.num_rows + most - 1) / most;
-  for (std::int64_t block = 0; block < num_blocks; ++block) {
-    const std::int64_t begin = task.num_rows * block / num_blocks, end = task.num_rows * (block + 1) / num_blocks;
+  by_blocks(task, 48, [&](std::int64_t begin, std::int64_t end) {
     by_panels(first, last, [&](auto panels, std::int64_t panel) {
       const char* next = panel + 2 * panels <= last ? panel_at(task, panel + panels) : nullptr;
       tiles<type, panels>(task, begin, end, panel, panel_at(task, panel), next);
     });
-  }
+  });
 }
 
 // Many rows of quantised weights: panels are widened to floats in a buffer that stays in the second-level cache, and
-// all rows pass them there.
+// rows pass them there.
 template <WeightType type>
 void many_rows_widened(const LinearTask& task, std::int64_t first, std::int64_t last) {
   thread_local std::vector<float> buffer;
   const std::int64_t size = task.num_inputs * kPanel;
   buffer.resize(static_cast<std::size_t>(size * kTilePanels));
-  by_panels(first, last, [&](auto panels, std::int64_t panel) {
-    for (int p = 0; p < panels; ++p) widen<type>(panel_at(task, panel + p), task.num_inputs, buffer.data() + size * p);
-    tiles<kFloat32, panels>(task, 0, task.num_rows, panel, reinterpret_cast<const char*>(buffer.data()), nullptr);
+  const char* wide = reinterpret_cast<const char*>(buffer.data());
+  by_blocks(task, kLeastWidened, [&](std::int64_t begin, std::int64_t end) {
+    by_panels(first, last, [&](auto panels, std::int64_t panel) {
+      for (int p = 0; p < panels; ++p) widen<type>(panel_at(task, panel + p), task.num_inputs, buffer.data() + size * p);
+      tiles<kFloat32, panels>(task, begin, end, panel, wide, nullptr);
+    });
   });
 }
 

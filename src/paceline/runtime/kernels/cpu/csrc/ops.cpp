@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bf16.h"
 #include "int8.h"
 #include "isa.h"
 #include "parallel.h"
@@ -52,15 +53,24 @@ void linear_int8(const LinearTask& task, char* scratch, int num_threads) {
   });
 }
 
+void linear_bf16(const LinearTask& task, char* rows, int num_threads) {
+  share_rows(task.num_rows, task.num_inputs, num_threads,
+             [&](std::int64_t first, std::int64_t last) { bf16_round_rows_amx(task, rows, first, last); });
+  share_panels(task, num_threads,
+               [&](std::int64_t first, std::int64_t last) { bf16_panels_amx(task, rows, first, last); });
+}
+
 }  // namespace
 
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs) {
+  if (meets_bfloat16(type)) return static_cast<std::int64_t>(bf16_rows_bytes(num_rows, num_inputs));
   if (type < kFirstInt8 || num_rows == 0) return 0;
   const Int8Rows rows = int8_rows(int8_kernel(num_rows), type, num_rows, num_inputs);
   return rows.num_blocks * static_cast<std::int64_t>(rows.block_bytes);
 }
 
 void linear(const LinearTask& task, char* scratch, int num_threads) {
+  if (meets_bfloat16(task.type)) return linear_bf16(task, scratch, num_threads);
   if (task.type >= kFirstInt8) return linear_int8(task, scratch, num_threads);
   const auto run = at_level(avx2::linear_panels, avx512::linear_panels);
   share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
@@ -105,6 +115,21 @@ void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64
     for (std::int64_t h = 0; h < num_heads; ++h)
       std::memcpy(cache + h * region_stride + slots[t] * head_bytes, kv + t * token_stride + h * head_bytes,
                   static_cast<std::size_t>(head_bytes));
+}
+
+void write_kv_bf16(const float* kv, std::uint16_t* cache, const std::int64_t* slots, std::int64_t num_tokens,
+                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t region) {
+  for (std::int64_t t = 0; t < num_tokens; ++t)
+    for (std::int64_t h = 0; h < num_heads; ++h) {
+      const float* x = kv + t * token_stride + h * head_dim;
+      std::uint16_t* to = cache + h * region + slots[t] * head_dim;
+      for (std::int64_t i = 0; i < head_dim; ++i) {
+        std::uint32_t bits;
+        std::memcpy(&bits, x + i, sizeof(bits));
+        const std::uint32_t nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // ties to even
+        to[i] = static_cast<std::uint16_t>(x[i] == x[i] ? nearest : 0x7fc0);     // NaN must not become infinite
+      }
+    }
 }
 
 void write_kv_int8(const KVInt8Write& task, std::int64_t num_tokens, int num_threads) {
