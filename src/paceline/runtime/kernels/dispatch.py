@@ -185,7 +185,7 @@ TABLE: tuple[Kernel, ...] = (
         devices=CPU,
         dtypes=NATIVE_DTYPES,
         lacks=_needs_any_native,
-        levels=AVX2,
+        levels=("avx2", "avxvnni", "vnni512", "amx"),
     ),
     Kernel(
         "gguf_int8_linear",

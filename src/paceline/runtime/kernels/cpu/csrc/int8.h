@@ -48,8 +48,8 @@ struct Int8Kernel {
                  std::int64_t last);  // once all rows are quantised
 };
 
-// The kernel for so many rows at the level of instructions in use.
-const Int8Kernel& int8_kernel(std::int64_t num_rows);
+// The kernel for so many rows of a type at the level of instructions in use.
+const Int8Kernel& int8_kernel(WeightType type, std::int64_t num_rows);
 
 Int8Rows int8_rows(const Int8Kernel& kernel, WeightType type, std::int64_t num_rows, std::int64_t num_inputs);
 
@@ -60,6 +60,6 @@ void int8_panels_avxvnni(const LinearTask&, const Int8Rows&, const char*, std::i
 void int8_panels_vnni512(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
 void int8_panels_amx(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
 constexpr int kMostRowsAvxVnni = 6, kMostRowsVnni512 = 12, kMostRowsAmx = 16;
-constexpr int kLeastRowsAmx = 8;  // from so many rows on tiles are faster than VNNI
+constexpr int kLeastRowsAmx = 8;  // of a block; int8.cpp says from how many rows on tiles are used
 
 }  // namespace paceline

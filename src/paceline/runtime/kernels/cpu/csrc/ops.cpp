@@ -43,7 +43,7 @@ void share_panels(const LinearTask& task, int num_threads, const Work& work) {
 // none: nothing is allocated here.
 void linear_int8(const LinearTask& task, char* scratch, int num_threads) {
   if (task.num_rows == 0) return;
-  const Int8Kernel& kernel = int8_kernel(task.num_rows);
+  const Int8Kernel& kernel = int8_kernel(task.type, task.num_rows);
   const Int8Rows rows = int8_rows(kernel, task.type, task.num_rows, task.num_inputs);
   share_rows(rows.num_blocks, rows.height * task.num_inputs, num_threads, [&](std::int64_t first, std::int64_t last) {
     kernel.quantise(task, rows, scratch, first, last);
@@ -65,7 +65,7 @@ void linear_bf16(const LinearTask& task, char* rows, int num_threads) {
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs) {
   if (meets_bfloat16(type)) return static_cast<std::int64_t>(bf16_rows_bytes(num_rows, num_inputs));
   if (type < kFirstInt8 || num_rows == 0) return 0;
-  const Int8Rows rows = int8_rows(int8_kernel(num_rows), type, num_rows, num_inputs);
+  const Int8Rows rows = int8_rows(int8_kernel(type, num_rows), type, num_rows, num_inputs);
   return rows.num_blocks * static_cast<std::int64_t>(rows.block_bytes);
 }
 
