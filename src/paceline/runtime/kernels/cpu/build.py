@@ -21,7 +21,15 @@ LIBRARY = HERE / "_native.so"
 # The levels of csrc/isa.h. GCC 12 takes the undefined halves within its own AVX-512 functions for ours (its bug 105593).
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVXVNNI = (*AVX2, "-mavxvnni")
-AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-Wno-maybe-uninitialized", "-Wno-uninitialized")
+AVX512 = (
+    *AVX2,
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+)
 VNNI512 = (*AVX512, "-mavx512vnni")
 AMX = (*VNNI512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
 # Source file, and instructions it may use beyond the processor family's own, the least first: where two units hold a copy of
