@@ -1,4 +1,4 @@
-"""Levels of instructions: names, the cap, and that every kernel gives the same bits at each level that this machine has."""
+"""Levels of instructions: names, the cap, and that kernels give the same bits at each level that this machine has."""
 
 from __future__ import annotations
 
@@ -102,9 +102,7 @@ def test_levels_of_the_table_are_levels() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(rows=st.integers(1, 60), outputs=st.integers(1, 120), inputs=st.integers(1, 90), bias=st.booleans())
-def test_products_of_floats(
-    dtype: torch.dtype, rows: int, outputs: int, inputs: int, bias: bool
-) -> None:
+def test_products_of_floats(dtype: torch.dtype, rows: int, outputs: int, inputs: int, bias: bool) -> None:
     draw = draws(rows)
     packed = NativeLinear.pack(torch.randn(outputs, inputs, generator=draw).to(dtype))
     x, offset = torch.randn(rows, inputs, generator=draw), torch.randn(outputs, generator=draw) if bias else None
@@ -133,7 +131,14 @@ def test_attention(kv_dtype: torch.dtype, heads: tuple[int, int], dim: int, thre
     for softcap, window in [(None, None), (20.0, None), (None, 30)]:
         rows = [(80, 1), (97, 1), (40, 1), (5, 60), (0, 3)]
         case = make_case(
-            rows, heads=heads[0], kv_heads=heads[1], dim=dim, kv_dtype=kv_dtype, softcap=softcap, window=window, shared=40
+            rows,
+            heads=heads[0],
+            kv_heads=heads[1],
+            dim=dim,
+            kv_dtype=kv_dtype,
+            softcap=softcap,
+            window=window,
+            shared=40,
         )
         same_at_every_level(lambda case=case: attention(case.q, case.kv, case.cache, case.fresh(), case.params))  # type: ignore[misc]
 
