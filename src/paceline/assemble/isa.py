@@ -17,7 +17,9 @@ def limit_isa(environment: Environment) -> None:
     try:
         native.set_isa(environment.cpu_isa)
     except ValueError as error:
-        raise ConfigError("PACELINE_CPU_ISA is no level of instructions", seen=environment.cpu_isa, fix=str(error)) from None
+        raise ConfigError(
+            "PACELINE_CPU_ISA is no level of instructions", seen=environment.cpu_isa, fix=str(error)
+        ) from None
 
 
 def isa_line() -> str:

@@ -207,7 +207,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
     from paceline.assemble.memory import DTYPE_BYTES
     from paceline.assemble.weights import find_weight_method
     from paceline.runtime.device import DTYPES, device_memory, process_rss
-    from paceline.runtime.kernels.dispatch import choose, native_half
+    from paceline.runtime.kernels.dispatch import choose, widens
     from paceline.text import load_tokenizer
 
     config = EngineConfig(
@@ -243,7 +243,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
             kv=kv,
             kv_cache_dtype=asked.kv_cache_dtype,
             reference=attention.name == "reference",
-            widened=dtype != "float32" and device.kind == "cpu" and not native_half(DTYPES[dtype]),
+            widened=widens(device.kind, DTYPES[dtype], "fast"),
         ),
         room=Room(
             device_bytes=reading.total_bytes,

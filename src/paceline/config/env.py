@@ -16,8 +16,8 @@ ENV_NAMES: dict[str, str] = {
     "HF_ENDPOINT": "Base URL of the model hub; default: https://huggingface.co.",
     "HF_TOKEN": "Access token for gated models of the hub.",
     "HF_HUB_OFFLINE": "1: never ask the hub; models must be there already.",
-    "PACELINE_CPU_ISA": "Highest level of instructions for CPU kernels: avx2, avxvnni, avx512, vnni512 or amx; default: what "
-    "the machine has. `paceline doctor` shows the one in use.",
+    "PACELINE_CPU_ISA": "Highest level of instructions for native CPU kernels: avx2, avxvnni, avx512, vnni512 or amx; "
+    "default: what the machine has. `paceline doctor` shows the one in use.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Levels of instructions: names, the cap, and that every kernel gives the same bits at each level that this machine has."""
+"""Levels of instructions: names, the cap, and that kernels give the same bits at each level that this machine has."""
 
 from __future__ import annotations
 

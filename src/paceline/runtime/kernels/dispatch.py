@@ -347,6 +347,13 @@ def choose(op: str, device: str, dtype: torch.dtype, numerics: Numerics) -> Kern
     )
 
 
+def widens(device: str, dtype: torch.dtype, numerics: Numerics) -> bool:
+    """Whether half precision is computed in float32 between products or in them, which takes memory for both."""
+    if device != "cpu" or dtype == torch.float32:
+        return False
+    return not native_half(dtype) or choose("decoder", device, dtype, numerics).name == "native"
+
+
 def pick(op: str, device: str | torch.device, dtype: torch.dtype, numerics: Numerics) -> Any:
     """The implementation of `op`: a callable, or for "linear" a class with pack and apply."""
     return choose(op, torch.device(device).type, dtype, numerics).load()

@@ -4,8 +4,8 @@
 the cache, and each output is summed as `linear.NativeLinear` sums it. So the results have the bits of a product with
 the dequantised weights, at a seventh to a third of the memory to read. csrc/blocks.h has the layout.
 
-`NativeBFloat16Blocks`: weights and activations are rounded to bfloat16 and meet in tiles of AMX, as `linear.NativeBFloat16Linear`
-multiplies dequantised weights, with the same bits. csrc/bf16.h has the layout.
+`NativeBFloat16Blocks`: weights and activations are rounded to bfloat16 and meet in tiles of AMX, as
+`linear.NativeBFloat16Linear` multiplies dequantised weights, with the same bits. csrc/bf16.h has the layout.
 
 `NativeInt8Blocks`: activations are rounded to 8 bits too and codes are multiplied with codes. csrc/int8.h says what is
 computed and in which order. A row's bits are its own in all three.

@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "csrc"
 LIBRARY = HERE / "_native.so"
-# The levels of csrc/isa.h. GCC 12 takes the undefined halves within its own AVX-512 functions for ours (its bug 105593).
+# The levels of csrc/isa.h. GCC 12 takes what its own AVX-512 functions leave undefined for ours (its bug 105593).
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVXVNNI = (*AVX2, "-mavxvnni")
 AVX512 = (
@@ -32,9 +32,9 @@ AVX512 = (
 )
 VNNI512 = (*AVX512, "-mavx512vnni")
 AMX = (*VNNI512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
-# Source file, and instructions it may use beyond the processor family's own, the least first: where two units hold a copy of
-# the same library template the linker keeps the first, and that one must run wherever either does. Some are compiled
-# for two levels and put their functions into the namespace of each.
+# Source file, and instructions it may use beyond the processor family's own, the least first: where two units hold a
+# copy of the same library template the linker keeps the first, and that one must run wherever either does. Some are
+# compiled for two levels and put their functions into the namespace of each.
 UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("paceline_cpu.cpp", ()),
     ("isa.cpp", ()),

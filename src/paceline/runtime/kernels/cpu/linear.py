@@ -21,7 +21,9 @@ _BFLOAT16_PAIRS = -2
 class PanelWeight:
     """[out_features, in_features] in panels of 16 outputs, zeros behind the last."""
 
-    values: torch.Tensor  # [num_panels, in_features, 16]; in pairs, see csrc/bf16.h: [num_panels, in_features / 2, 16, 2]
+    values: (
+        torch.Tensor
+    )  # [num_panels, in_features, 16]; in pairs, see csrc/bf16.h: [num_panels, in_features / 2, 16, 2]
     out_features: int
     in_features: int
     kind: int  # how the panels are written: WeightType in csrc/linear.h

@@ -71,7 +71,8 @@ def library() -> ctypes.CDLL:
 
 def isa() -> str:
     """The level of instructions that kernels use in this process: "avx2" to "amx", see csrc/isa.h."""
-    return _level_names()[library().paceline_cpu_isa()]
+    level: int = library().paceline_cpu_isa()
+    return _level_names()[level]
 
 
 def isa_levels() -> list[str]:
@@ -86,11 +87,12 @@ def set_isa(cap: str) -> str:
     names = _level_names()
     if cap not in names[1:]:
         raise ValueError(f"{cap!r} is no level of instructions, expected one of {', '.join(names[1:])}")
-    return names[library().paceline_cpu_set_isa(names.index(cap))]
+    level: int = library().paceline_cpu_set_isa(names.index(cap))
+    return names[level]
 
 
 def best_level(levels: Sequence[str]) -> str:
-    """Of the levels that a kernel has code for, the highest that is in use. The lowest is avx2, which is always there."""
+    """Of the levels that a kernel has code for, the highest in use. One of them must be."""
     names, machine = _level_names(), isa_levels()
     cap = names.index(isa())
     return max((level for level in levels if level in machine and names.index(level) <= cap), key=names.index)

@@ -1,8 +1,8 @@
 """Matrix product whose rows do not know each other.
 
-BLAS picks its inner loop, and how it shares sums between threads, by the number of rows. So every product here has 16 rows:
-more are taken in turns, and the last ones are padded. (Padding alone was enough with MKL on AVX2; on AVX-512 two threads
-sum 64 rows in another order than 300.)
+BLAS picks its inner loop, and how it shares sums between threads, by the number of rows. So every product here has 16
+rows: more are taken in turns, and the last ones are padded. (Padding alone was enough with MKL on AVX2; on AVX-512 two
+threads sum 64 rows in another order than 300.)
 """
 
 from __future__ import annotations
