@@ -52,6 +52,18 @@ def _needs_any_native(_dtype: torch.dtype) -> str:
     return f"the native library does not serve: {reason}" if (reason := native.why_not()) else ""
 
 
+def _needs_bf16_products(dtype: torch.dtype) -> str:
+    if reason := _needs_any_native(dtype):
+        return reason
+    return "" if native.multiplies_bf16() else "this CPU has no products of bfloat16 (AVX-512 BF16 or AMX)"
+
+
+def _needs_tiles(dtype: torch.dtype) -> str:
+    if reason := _needs_bf16_products(dtype):
+        return reason
+    return "" if native.isa() == "amx" else "this CPU has no AMX, or the system does not give it"
+
+
 def _always(_dtype: torch.dtype) -> str:
     return ""
 
@@ -155,6 +167,28 @@ TABLE: tuple[Kernel, ...] = (
         "none",
         f"{REFERENCE}.blocks:ReferenceBlocks",
         "activation_dtype=int8 is refused",
+        numerics=BOTH,
+    ),
+    *(
+        Kernel(
+            "gguf_bf16_linear",
+            name,
+            f"{NATIVE}.blocks:NativeBf16Blocks",
+            f"activation_dtype=bfloat16: {how}, weights widened to bfloat16; bits independent of the batch",
+            devices=CPU,
+            dtypes=(torch.float32,),
+            lacks=lacks,
+        )
+        for name, how, lacks in (
+            ("native-amx", "products of whole tiles", _needs_tiles),
+            ("native-avx512bf16", "products of pairs", _needs_bf16_products),
+        )
+    ),
+    Kernel(
+        "gguf_bf16_linear",
+        "none",
+        f"{REFERENCE}.blocks:ReferenceBlocks",
+        "activation_dtype=bfloat16 is refused",
         numerics=BOTH,
     ),
     Kernel(

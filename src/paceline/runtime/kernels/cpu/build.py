@@ -21,13 +21,15 @@ AVX2 = ("-mavx2", "-mfma", "-mf16c")  # the levels of csrc/isa.h
 AVXVNNI = (*AVX2, "-mavxvnni")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 VNNI512 = (*AVX512, "-mavx512vnni")
-AMX = (*VNNI512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+AVX512BF16 = (*VNNI512, "-mavx512bf16")
+AMX = (*AVX512BF16, "-mamx-tile", "-mamx-int8", "-mamx-bf16")
 # Source file -> instructions it may use beyond the processor family's own, the least first: where two units hold a copy of
 # the same library template, the linker keeps the first, and that one must run wherever either does.
 UNITS: dict[str, tuple[str, ...]] = {
     "paceline_cpu.cpp": (),
     "isa.cpp": (),
     "blocks.cpp": (),
+    "bf16_rows.cpp": (),
     "pool.cpp": (),
     "ops.cpp": (),
     "decoder.cpp": (),
@@ -37,6 +39,8 @@ UNITS: dict[str, tuple[str, ...]] = {
     "attention_avx2.cpp": AVX2,
     "kv_int8_avx2.cpp": AVX2,
     "elementwise_avx2.cpp": AVX2,
+    "bf16_avx512bf16.cpp": AVX512BF16,
+    "bf16_amx.cpp": AMX,
 }
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")

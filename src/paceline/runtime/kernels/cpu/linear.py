@@ -14,7 +14,7 @@ from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
-_FIRST_INT8 = 9  # WeightType in csrc/linear.h: from here on activations are rounded to 8 bits
+_FIRST_INT8 = 9  # WeightType in csrc/linear.h: from here on activations are rounded, to 8 bits or to bfloat16
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bf16.h"
 #include "int8.h"
+#include "isa.h"
 #include "parallel.h"
 
 namespace paceline {
@@ -40,13 +42,25 @@ void linear_int8(const LinearTask& task, char* rows, int num_threads) {
                [&](std::int64_t first, std::int64_t last) { int8_panels_avx2(task, rows, first, last); });
 }
 
+// So with rows rounded to bfloat16.
+void linear_bf16(const LinearTask& task, char* rows, int num_threads) {
+  const bool tiles = isa() >= kAmx;
+  const auto round = tiles ? round_blocks_amx : round_blocks_avx512bf16;
+  const auto panels = tiles ? bf16_panels_amx : bf16_panels_avx512bf16;
+  share_rows((task.num_rows + kBlockRows - 1) / kBlockRows, kBlockRows * task.num_inputs, num_threads,
+             [&](std::int64_t first, std::int64_t last) { round(task, rows, first, last); });
+  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { panels(task, rows, first, last); });
+}
+
 }  // namespace
 
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs) {
+  if (type >= kFirstRows) return static_cast<std::int64_t>(bf16_rows_bytes(num_rows, num_inputs));
   return type < kFirstInt8 ? 0 : num_rows * static_cast<std::int64_t>(int8_row_bytes(type, num_inputs));
 }
 
 void linear(const LinearTask& task, char* scratch, int num_threads) {
+  if (task.type >= kFirstRows) return linear_bf16(task, scratch, num_threads);
   if (task.type >= kFirstInt8) return linear_int8(task, scratch, num_threads);
   share_panels(task, num_threads,
                [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });

@@ -8,7 +8,7 @@
 
 namespace paceline {
 
-// Bytes of scratch memory that a product needs: rows rounded to 8 bits, for weights that meet those; else 0.
+// Bytes of scratch memory that a product needs: rows rounded to 8 bits or to bfloat16, for weights that meet those; else 0.
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs);
 
 // `scratch` holds linear_scratch(...) bytes.
