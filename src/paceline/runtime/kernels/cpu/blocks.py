@@ -89,6 +89,11 @@ class NativeBlocks:
         return NativeLinear.pack(weight.float())
 
     @staticmethod
+    def float_bytes(out_features: int, in_features: int) -> int:
+        """What a matrix of floats takes once packed."""
+        return 4 * -(-out_features // PANEL) * PANEL * in_features
+
+    @staticmethod
     def joined(first: BlockPanels, second: BlockPanels) -> BlockPanels | None:
         """The outputs of both as one weight; None if they are written differently or `first` ends within a panel."""
         if first.kind != second.kind or first.in_features != second.in_features or first.out_features % PANEL:
@@ -142,13 +147,16 @@ class NativeBf16Blocks(NativeBlocks):
 
     activations = 2
 
+    @staticmethod
+    def float_bytes(out_features: int, in_features: int) -> int:
+        return int(library().paceline_cpu_panel_bytes(BF16_ROWS, in_features)) * -(-out_features // PANEL)
+
     @classmethod
     def pack_floats(cls, weight: torch.Tensor) -> BlockPanels:
         native = library()
         weight = weight.float().contiguous()
         rows, columns = weight.shape
         assert columns > 0
-        panel = int(native.paceline_cpu_panel_bytes(BF16_ROWS, columns))
-        data = torch.zeros(panel * -(-rows // PANEL), dtype=torch.uint8)
+        data = torch.zeros(cls.float_bytes(rows, columns), dtype=torch.uint8)
         native.paceline_cpu_pack_bf16_rows(weight.data_ptr(), data.data_ptr(), 0, rows, columns)
         return BlockPanels(data, BF16_ROWS, rows, columns)
