@@ -90,9 +90,7 @@ class Side:
         keep = None if method is None else method.takes
         weights = open_weights(files, spec, dtype=DTYPES[dtype], keep_blocks=keep)
         self.spec = spec
-        self.worker = Worker.load(
-            spec, weights, dtype=DTYPES[dtype], numerics=config.numerics, weight_method=method
-        )
+        self.worker = Worker.load(spec, weights, dtype=DTYPES[dtype], numerics=config.numerics, weight_method=method)
         self.kv_dtype = KV_DTYPES[config.cache.kv_dtype(dtype)]
         self.tokenizer = load_tokenizer(files)
         self.num_tokens, self.chunk = num_tokens, chunk

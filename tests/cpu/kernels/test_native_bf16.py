@@ -175,7 +175,9 @@ def test_blocks_take_no_more_than_their_codes_and_scales() -> None:
 
 
 def test_rounding_is_to_nearest_with_ties_to_even() -> None:
-    edges = np.array([0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0xBF808000, 0x7F7F8000], np.uint32).view(np.float32)
+    edges = np.array([0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0xBF808000, 0x7F7F8000], np.uint32).view(
+        np.float32
+    )
     identity = NativeBf16Blocks.pack_floats(torch.eye(6))
     with np.errstate(over="ignore"):
         expected = bfloat16(edges)

@@ -29,7 +29,12 @@ needs_products = pytest.mark.skipif(bool(lacking), reason=lacking)
 def test_a_text_does_not_depend_on_the_texts_beside_it(tmp_path: Path, tokenizer: str) -> None:
     path = tmp_path / "m.gguf"
     write_llama(path, "Q4_1", tied=True)
-    options = {"dtype": "float32", "activation_dtype": "bfloat16", "tokenizer": tokenizer, "enable_prefix_caching": False}
+    options = {
+        "dtype": "float32",
+        "activation_dtype": "bfloat16",
+        "tokenizer": tokenizer,
+        "enable_prefix_caching": False,
+    }
     with LLM(str(path), **options, **SIZES) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=1)
         together = [result.outputs[0] for result in llm.generate(PROMPTS, params)]

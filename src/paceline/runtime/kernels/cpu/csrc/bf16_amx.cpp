@@ -113,9 +113,10 @@ void one_tile(const Rows& rows, std::int64_t panel, const char* widened, std::si
   store<panels, blocks>(rows, panel);
 }
 
-// One or two panels that widen on the way, through a ring that stays in the first-level cache.
+// One or two panels that widen on the way, through a ring that stays in the first-level cache. `ahead`, if not null, is
+// fetched meanwhile: the next panels.
 template <WeightType type, int panels, int blocks>
-void one_tile_widening(const Rows& rows, std::int64_t panel, const char* weight, std::size_t panel_size) {
+void one_tile_widening(const Rows& rows, std::int64_t panel, const char* weight, std::size_t panel_size, const char* ahead) {
   constexpr int kRing = 2 * kAhead;
   constexpr std::size_t kUnitBytes = unit_bytes(type);
   alignas(64) char ring[kRing][2][1024];
@@ -126,6 +127,11 @@ void one_tile_widening(const Rows& rows, std::int64_t panel, const char* weight,
       const char* at = weight + kUnitBytes * static_cast<std::size_t>(step);
       store_unit<type>(at, ring[step % kRing][0]);
       if constexpr (panels == 2) store_unit<type>(at + panel_size, ring[step % kRing][1]);
+      if (ahead != nullptr) {
+#pragma GCC unroll 32
+        for (std::size_t line = 0; line < panels * kUnitBytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+        ahead += panels * kUnitBytes;
+      }
     }
     if (step >= kAhead) {
       const std::int64_t unit = step - kAhead;
@@ -167,12 +173,13 @@ void few_rows(const LinearTask& task, const char* rounded, std::int64_t first, s
   const std::size_t size = panel_bytes(type, task.num_inputs);
   in_pairs(first, last, [&](std::int64_t panel, bool two) {
     const char* weight = panel_at<type>(task, panel);
+    const char* ahead = panel + 3 < last ? weight + 2 * size : nullptr;
     if (rows.count[1] == 0) {
-      if (two) return one_tile_widening<type, 2, 1>(rows, panel, weight, size);
-      return one_tile_widening<type, 1, 1>(rows, panel, weight, size);
+      if (two) return one_tile_widening<type, 2, 1>(rows, panel, weight, size, ahead);
+      return one_tile_widening<type, 1, 1>(rows, panel, weight, size, nullptr);
     }
-    if (two) return one_tile_widening<type, 2, 2>(rows, panel, weight, size);
-    one_tile_widening<type, 1, 2>(rows, panel, weight, size);
+    if (two) return one_tile_widening<type, 2, 2>(rows, panel, weight, size, ahead);
+    one_tile_widening<type, 1, 2>(rows, panel, weight, size, nullptr);
   });
 }
 

@@ -23,7 +23,10 @@ template <int scale_bytes>
     return reinterpret_cast<const float*>(at);
   } else {
     _mm512_store_ps(buffer, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
-    return buffer;
+    // From memory a broadcast is free; GCC would keep the register instead and permute it, on the port that has most to do.
+    const float* stored = buffer;
+    asm volatile("" : "+r"(stored) : : "memory");
+    return stored;
   }
 }
 
@@ -37,13 +40,6 @@ template <WeightType type>
   // a code times a scale is exact in float32: fused or not is the same
   if constexpr (f.offset == Offset::kStored) return _mm512_fmadd_ps(_mm512_set1_ps(scale), codes, _mm512_set1_ps(offset));
   return _mm512_mul_ps(_mm512_set1_ps(scale), codes);
-}
-
-// A register in which word q is the output's weight of code q; of codes of 4 bits, twice, so that a fifth bit is without effect.
-template <WeightType type>
-[[gnu::always_inline]] inline __m512i table_of(float scale, float offset) {
-  const __m512 low = values_of<type>(0, scale, offset);
-  return bf16_of(low, block_format(type).bits == 4 ? low : values_of<type>(16, scale, offset));
 }
 
 [[gnu::always_inline]] inline __m512i load_512(const char* at) { return _mm512_loadu_si512(at); }
@@ -67,6 +63,38 @@ template <WeightType type>
   return found;
 }
 
+// Codes of 4 bits: a register has what two outputs have for each code, and the fifth bit of an index says which of them.
+// Rounding to bfloat16 costs most here, so it is done for two at once.
+template <WeightType type, typename Take>
+[[gnu::always_inline]] inline void widen_4_bits(const char* codes, const float* scale, const float* offset, const Take& take) {
+  const __m512i halves = _mm512_set1_epi16(0x0f0f), second = _mm512_set1_epi16(0x1010);
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const auto table = [&](int at) {
+      return bf16_of(values_of<type>(0, scale[at], offset[at]), values_of<type>(0, scale[at + 1], offset[at + 1]));
+    };
+    const __m512i word = load_512(codes + 16 * i), first_pair = table(i), second_pair = table(i + 2);
+    const __m512i even = _mm512_and_si512(word, halves);
+    const __m512i odd = _mm512_ternarylogic_epi32(_mm512_srli_epi16(word, 4), halves, second, 0xea);  // (a & b) | c
+    take(i, _mm512_permutexvar_epi16(even, first_pair));
+    take(i + 1, _mm512_permutexvar_epi16(odd, first_pair));
+    take(i + 2, _mm512_permutexvar_epi16(_mm512_srli_epi16(even, 8), second_pair));
+    take(i + 3, _mm512_permutexvar_epi16(_mm512_srli_epi16(odd, 8), second_pair));
+  }
+}
+
+// Codes of 5 bits: a register has what an output has for each.
+template <WeightType type, typename Take>
+[[gnu::always_inline]] inline void widen_5_bits(const char* codes, const float* scale, const float* offset, const Take& take) {
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    const __m512i table = bf16_of(values_of<type>(0, scale[i], offset[i]), values_of<type>(16, scale[i], offset[i]));
+    const __m512i code = i == 15 ? last_codes(codes)
+                                 : _mm512_srli_epi16(load_512(codes + 64 * (i / 3)), static_cast<unsigned>(5 * (i % 3)));
+    take(i, _mm512_permutexvar_epi16(code, table));
+  }
+}
+
 // Calls take(output, row) for the 16 outputs of the unit at `unit`.
 template <WeightType type, typename Take>
 [[gnu::always_inline]] inline void widen_unit(const char* unit, const Take& take) {
@@ -87,19 +115,10 @@ template <WeightType type, typename Take>
       constexpr bool kStored = f.offset == Offset::kStored;
       const float* offset = kStored ? scales_at<f.scale_bytes>(unit + kLine, buffer + kPanel) : scale;
       const char* codes = unit + kLine * (kStored ? 2 : 1);
-      constexpr int kEach = 16 / f.bits;  // outputs of a register
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        const __m512i table = table_of<type>(scale[i], offset[i]);
-        if constexpr (f.bits == 5) {
-          if (i == 15) {
-            take(i, _mm512_permutexvar_epi16(last_codes(codes), table));
-            continue;
-          }
-        }
-        const __m512i word = load_512(codes + 64 * (i / kEach));
-        take(i, _mm512_permutexvar_epi16(_mm512_srli_epi16(word, static_cast<unsigned>(f.bits * (i % kEach))), table));
-      }
+      if constexpr (f.bits == 4)
+        widen_4_bits<type>(codes, scale, offset, take);
+      else
+        widen_5_bits<type>(codes, scale, offset, take);
     }
   }
 }
