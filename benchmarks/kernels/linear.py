@@ -4,8 +4,8 @@ Shapes are SmolLM2-135M's: 30 layers and the output head. Rounds are interleaved
 because whatever disturbs a round only makes it slower. The limit is reading the weights' bytes, in the same run.
 "blocks" are the types of the packaged GGUF file (or others: --types), multiplied as they are stored;
 "int8" are the same with activations rounded to 8 bits (activation_dtype=int8), the rounding included; "rows" with
-activations and widened weights of bfloat16 (activation_dtype=bfloat16); "rows-bf16" that product with weights that came as
-floats; "torch-bf16" torch's own on weights and activations of bfloat16.
+activations and widened weights of bfloat16 (activation_dtype=bfloat16); "rows-bf16" that product with weights that came
+as floats; "torch-bf16" torch's own on weights and activations of bfloat16.
 
 Usage: python benchmarks/kernels/linear.py [--rows 1,8,64,512] [--rounds 8] [--threads 2] [--only int8,blocks]
 """

@@ -91,8 +91,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         option(
             "What meets weights in a product. float: activations of the compute type. int8, for quantised weights: "
             "activations rounded to 8 bits in groups with a scale each, which is faster and changes numbers. bfloat16: "
-            "activations and weights rounded to bfloat16, sums of float32, everything else of the compute type float32. "
-            "An error where no kernel does it.",
+            "activations and weights rounded to bfloat16, sums of float32, all else of the compute type float32. An "
+            "error where no kernel does it.",
             "quantisation",
         ),
     ] = "float"

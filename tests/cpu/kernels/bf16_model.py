@@ -1,7 +1,7 @@
-"""The product of bfloat16 in numpy, exactly as csrc/bf16.h states its order: what the native kernels must give bit by bit.
+"""The product of bfloat16 in numpy, exactly as csrc/bf16.h states its order: what native kernels must give bit by bit.
 
-The steps are those that Intel gives for TDPBF16PS and VDPBF16PS (Intel Architecture Instruction Set Extensions Programming
-Reference; Software Developer's Manual, volume 2). Numbers here stay above 2^-126, below which the instructions take zero.
+The steps are those that Intel gives for TDPBF16PS and VDPBF16PS (Software Developer's Manual, volume 2; Architecture
+Instruction Set Extensions Programming Reference). Numbers here stay above 2^-126; the instructions take less for zero.
 """
 
 from __future__ import annotations

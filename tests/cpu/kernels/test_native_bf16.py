@@ -1,4 +1,4 @@
-"""Products of weights and activations of bfloat16: the bits of the model of either instruction, and a row's bits its own."""
+"""Products of weights and activations of bfloat16: the bits of either instruction's model, and a row's bits its own."""
 
 from __future__ import annotations
 
@@ -90,8 +90,9 @@ def test_products_have_the_bits_of_the_instructions(kind: str, level: str) -> No
             assert np.array_equal(ours, expected[:19] + bias.numpy())
 
 
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", FLOATS])
-def test_a_row_has_the_same_bits_whatever_its_mates_and_threads(kind: str, level: str, threads: int) -> None:
+def test_a_row_has_the_same_bits_whatever_its_mates_and_threads(kind: str, threads: int) -> None:
     draw = torch.Generator().manual_seed(1)
     for outputs, inputs in [(200, 768), (48, 1536)]:
         packed, _ = made(kind, outputs, inputs)
@@ -111,8 +112,9 @@ def test_chunks_of_rows_change_nothing(rows: int, cut: int, outputs: int, units:
     assert torch.equal(torch.cat(pieces), NativeBf16Blocks.apply(x, packed, None))
 
 
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("kind", [*TYPES, FLOATS])
-def test_the_error_is_that_of_rounding_both_sides(kind: str, level: str) -> None:
+def test_the_error_is_that_of_rounding_both_sides(kind: str) -> None:
     """Half a unit in the last of 8 places on each side, and float sums of K products by their own rounding."""
     packed, weight = made(kind, 40, 768, seed=3)
     x = torch.randn(20, 768)
@@ -133,9 +135,10 @@ def test_the_smallest_numbers_count_as_zero(level: str) -> None:
     assert torch.equal(NativeBf16Blocks.apply(least, packed, None), expected)
 
 
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q6_K", FLOATS])
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
-def test_what_is_not_finite_stays_so_in_its_row_alone(kind: str, bad: float, level: str) -> None:
+def test_what_is_not_finite_stays_so_in_its_row_alone(kind: str, bad: float) -> None:
     packed, weight = made(kind, 33, 256, seed=5)
     x = torch.randn(7, 256)
     clean = NativeBf16Blocks.apply(x, packed, None)
@@ -146,7 +149,8 @@ def test_what_is_not_finite_stays_so_in_its_row_alone(kind: str, bad: float, lev
     assert not out[3][weight[:, 77].bfloat16() != 0].isfinite().any()
 
 
-def test_rows_may_lie_apart_on_both_sides_and_results_in_scratch_memory(level: str) -> None:
+@pytest.mark.usefixtures("level")
+def test_rows_may_lie_apart_on_both_sides_and_results_in_scratch_memory() -> None:
     packed, _ = made("Q4_0", 40, 32)
     wide = torch.randn(9, 70)
     expected = NativeBf16Blocks.apply(wide[:, :32].contiguous(), packed, None)

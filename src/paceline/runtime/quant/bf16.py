@@ -1,8 +1,8 @@
 """Weights that meet activations of bfloat16: the WeightMethod for `activation_dtype=bfloat16`.
 
-Blocks are kept as `gguf` keeps them, written for another product: they widen to bfloat16 on their way to it, and a row of
-activations is rounded once for all outputs (csrc/bf16.h). Parts that come as floats are rounded once, while loading, so
-every matrix of a model is reached. Everything between two products stays float32.
+Blocks are kept as `gguf` keeps them, written for another product: they widen to bfloat16 on their way to it, and a row
+of activations is rounded once for all outputs (csrc/bf16.h). Parts that come as floats are rounded once, while loading,
+so every matrix of a model is reached. Everything between two products stays float32.
 """
 
 from __future__ import annotations
