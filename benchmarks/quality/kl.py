@@ -5,10 +5,11 @@
     python benchmarks/quality/kl.py book.txt --model some-f32.gguf --candidate model=its-q4_k_m.gguf
 
 The reference is the model in float32 with its weights as floats and a KV cache of float32. A candidate is the same with
-other engine options, separated by commas; another `model` must have the same vocabulary. All of them read the same
-tokens in step, a chunk at a time, each over a cache of its own: what a chunk reads of itself comes from the cache too,
-so a prompt is judged as decoding is. Texts are read one after another and cut into runs of `--tokens`; the default text
-is this repository's own pages, which is neither a book nor a conversation. Give your own to judge a use.
+other engine options, separated by commas, a compute type (`dtype=bfloat16`) among them; another `model` must have the
+same vocabulary. All of them read the same tokens in step, a chunk at a time, each over a cache of its own: what a
+chunk reads of itself comes from the cache too, so a prompt is judged as decoding is. Texts are read one after another
+and cut into runs of `--tokens`; the default text is this repository's own pages, which is neither a book nor a
+conversation. Give your own to judge a use.
 
 KL(reference || candidate) is exact, in nats. `surprise` is the mean negative log-likelihood of the text's next token,
 reference and candidate. `first` is the share of positions where both like the same token best.
@@ -32,6 +33,7 @@ from paceline.assemble.weights import find_weight_method
 from paceline.config import EngineConfig, check_features, load_config, read_environment
 from paceline.errors import ConfigError
 from paceline.lab.quality.divergence import BUCKETS
+from paceline.runtime.device import DTYPES
 from paceline.runtime.kv_cache import KV_DTYPES
 from paceline.runtime.loader import open_weights
 from paceline.runtime.worker import Worker
@@ -82,13 +84,14 @@ class Side:
     def __init__(self, config: EngineConfig, num_tokens: int, chunk: int) -> None:
         files = find_files(config, read_environment())
         spec = hub.describe(files)
-        check_features(config, spec, device="cpu", dtype="float32")
-        method = find_weight_method(config, files, device="cpu", dtype="float32")
+        dtype = config.model.dtype
+        check_features(config, spec, device="cpu", dtype=dtype)
+        method = find_weight_method(config, files, device="cpu", dtype=dtype)
         keep = None if method is None else method.takes
-        weights = open_weights(files, spec, dtype=torch.float32, keep_blocks=keep)
+        weights = open_weights(files, spec, dtype=DTYPES[dtype], keep_blocks=keep)
         self.spec = spec
-        self.worker = Worker.load(spec, weights, numerics=config.numerics, weight_method=method)
-        self.kv_dtype = KV_DTYPES[config.cache.kv_dtype("float32")]
+        self.worker = Worker.load(spec, weights, dtype=DTYPES[dtype], numerics=config.numerics, weight_method=method)
+        self.kv_dtype = KV_DTYPES[config.cache.kv_dtype(dtype)]
         self.tokenizer = load_tokenizer(files)
         self.num_tokens, self.chunk = num_tokens, chunk
 

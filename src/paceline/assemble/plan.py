@@ -275,8 +275,8 @@ def read_profile(name: str) -> Profile:
 
 
 def kept_bytes(files: hub.ModelFiles, method: GgufBlocks) -> int:
-    """Weights of a GGUF file once loaded: blocks as a kernel packs them, all else as 4-byte floats, norms of heads once
-    for each head."""
+    """Weights of a GGUF file once loaded: blocks and matrices of floats as a kernel packs them, all else as 4-byte
+    floats, norms of heads once for each head."""
     from paceline.hub.ggml_types import GGML_TYPES
 
     numbers = {kind.name: number for number, kind in GGML_TYPES.items()}
@@ -286,6 +286,8 @@ def kept_bytes(files: hub.ModelFiles, method: GgufBlocks) -> int:
         number = numbers[tensor.type.name]
         if len(tensor.shape) == 2 and method.takes(number):
             total += method.kernel.packed_bytes(number, *tensor.shape)
+        elif len(tensor.shape) == 2:
+            total += method.kernel.float_bytes(*tensor.shape)
         else:
             total += 4 * math.prod(tensor.shape) * heads.get(name.removesuffix(".weight").rpartition(".")[2], 1)
     return total

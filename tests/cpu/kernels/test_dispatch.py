@@ -36,6 +36,7 @@ def test_a_dtype_without_instructions_is_widened(monkeypatch: pytest.MonkeyPatch
     """In registers by the native kernel, else once in memory."""
     monkeypatch.setattr(dispatch, "native_half", lambda dtype: dtype == torch.float32)
     monkeypatch.setattr(native, "why_not", lambda: "")
+    monkeypatch.setattr(native, "multiplies_bf16", lambda: False)
     assert choose("linear", "cpu", torch.bfloat16, "fast").name == "native"
     assert choose("linear", "cpu", torch.float16, "fast").name == "widened"
     monkeypatch.setattr(native, "why_not", lambda: "no compiler")

@@ -8,7 +8,7 @@ from tests.cpu.harness import Harness
 from tests.cpu.models.families import FAMILIES, hf_model, ours
 
 from paceline.errors import ModelError
-from paceline.runtime.kernels.cpu.native import isa, why_not
+from paceline.runtime.kernels.cpu.native import multiplies_bf16, why_not
 from paceline.runtime.models import Model
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -44,7 +44,7 @@ def test_it_has_the_bits_of_blocks_run_one_by_one(name: str, monkeypatch: pytest
         assert torch.equal(got, expected)
 
 
-@pytest.mark.skipif(bool(why_not()) or isa() != "amx", reason="the library's own product of bfloat16 needs AMX")
+@pytest.mark.skipif(bool(why_not()) or not multiplies_bf16(), reason="this CPU has no products of bfloat16")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_in_bfloat16_it_stays_as_near_to_float32_as_blocks_run_one_by_one(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +65,7 @@ def test_in_bfloat16_it_stays_as_near_to_float32_as_blocks_run_one_by_one(
     assert 0 < error(whole) <= 1.05 * error(one_by_one)
 
 
-@pytest.mark.skipif(bool(why_not()) or isa() != "amx", reason="the library's own product of bfloat16 needs AMX")
+@pytest.mark.skipif(bool(why_not()) or not multiplies_bf16(), reason="this CPU has no products of bfloat16")
 def test_in_bfloat16_a_row_has_its_bits_whatever_its_chunks() -> None:
     model = ours(hf_model("llama"), numerics="fast", dtype=torch.bfloat16)
     ids = torch.randint(3, model.spec.vocab_size, (60,), generator=torch.Generator().manual_seed(2)).tolist()

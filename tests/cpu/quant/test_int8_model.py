@@ -63,11 +63,11 @@ def test_float_files_are_rounded_when_asked_and_take_less(tmp_path: Path, tokeni
     ("stored", "options", "words"),
     [
         ("Q8_0", {"numerics": "reference"}, "numerics reference"),
-        ("Q8_0", {"dtype": "bfloat16"}, "dtype bfloat16"),
+        ("Q8_0", {"dtype": "float16"}, "dtype float16"),
         ("Q8_0", {"quantization": "none"}, "quantization=none"),
         ("F16", {}, "Q4_K, Q5_0"),
     ],
-    ids=["reference", "bfloat16", "none", "floats"],
+    ids=["reference", "float16", "none", "floats"],
 )
 def test_where_it_cannot_be_had_it_is_refused(
     tmp_path: Path,

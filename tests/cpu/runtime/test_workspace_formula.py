@@ -38,7 +38,7 @@ def test_the_formula_knows_the_sizes_that_the_code_works_in():
 
 
 SPECS = {"llama": LLAMA, "gemma2": GEMMA2, "gemma3": GEMMA3}
-KINDS = ("fast", "reference", "int8")
+KINDS = ("fast", "reference", "int8", "bf16")
 LIMITS = StepLimits(max_rows=24, max_tokens=280, max_model_len=2048, chunk_tokens=256)
 
 
@@ -47,13 +47,23 @@ def measure_all() -> dict[str, int | None]:
     found = {}
     for name, spec in SPECS.items():
         for kind in KINDS:
-            if kind != "int8" or not native.why_not():
+            if can_run(kind):
                 found[f"{name}-{kind}"] = load(spec, kind).measure_worst_step(LIMITS, block_size=16).peak_bytes
     return found
 
 
+def can_run(kind):
+    if kind == "bf16":
+        return not native.why_not() and native.multiplies_bf16()
+    return kind != "int8" or not native.why_not()
+
+
 def load(spec, kind):
     method = None
+    if kind == "bf16":
+        from paceline.runtime.quant.bf16 import Bf16Activations
+
+        method = Bf16Activations()
     if kind == "int8":
         from paceline.runtime.quant.int8 import Int8Activations
 

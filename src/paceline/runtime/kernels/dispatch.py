@@ -52,10 +52,16 @@ def _needs_any_native(_dtype: torch.dtype) -> str:
     return f"the native library does not serve: {reason}" if (reason := native.why_not()) else ""
 
 
-def _needs_amx(dtype: torch.dtype) -> str:
+def _needs_bf16_products(dtype: torch.dtype) -> str:
     if reason := _needs_any_native(dtype):
         return reason
-    return "" if native.isa() == "amx" else f"tiles of bfloat16 need AMX, and instructions go up to {native.isa()} here"
+    return "" if native.multiplies_bf16() else "this CPU has no products of bfloat16 (AVX-512 BF16 or AMX)"
+
+
+def _needs_tiles(dtype: torch.dtype) -> str:
+    if reason := _needs_bf16_products(dtype):
+        return reason
+    return "" if native.isa() == "amx" else "this CPU has no AMX, or the system does not give it"
 
 
 def _always(_dtype: torch.dtype) -> str:
@@ -89,20 +95,32 @@ class Kernel:
 
 BOTH: tuple[Numerics, ...] = ("fast", "reference")
 CPU = ("cpu",)
-AVX2, AVX512, AMX = ("avx2",), ("avx2", "avx512"), ("amx",)
+AVX2, AVX512 = ("avx2",), ("avx2", "avx512")
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)
 HALVES = (torch.bfloat16, torch.float16)
+BF16_BLOCKS, REFERENCE_BLOCKS = f"{NATIVE}.blocks:NativeBf16Blocks", f"{REFERENCE}.blocks:ReferenceBlocks"
+
+
+def _bf16_products(op: str, where: str, why: str, dtype: torch.dtype) -> tuple[Kernel, ...]:
+    """Rows of a product of bfloat16, by instruction."""
+    forms = (("native-amx", "tiles", _needs_tiles), ("native-avx512bf16", "products of pairs", _needs_bf16_products))
+    return tuple(
+        Kernel(
+            op,
+            name,
+            where,
+            f"{why}, in {form}; bits independent of the batch",
+            devices=CPU,
+            dtypes=(dtype,),
+            lacks=lacks,
+        )
+        for name, form, lacks in forms
+    )
+
 
 TABLE: tuple[Kernel, ...] = (
-    Kernel(
-        "linear",
-        "native",
-        f"{NATIVE}.linear:NativeBFloat16Linear",
-        "weights and activations of bfloat16 in tiles of AMX; bits independent of the batch",
-        devices=CPU,
-        dtypes=(torch.bfloat16,),
-        lacks=_needs_amx,
-        levels=AMX,
+    *_bf16_products(
+        "linear", f"{NATIVE}.linear:NativeBf16Linear", "weights and activations of bfloat16", torch.bfloat16
     ),
     Kernel(
         "linear",
@@ -150,16 +168,7 @@ TABLE: tuple[Kernel, ...] = (
         "16 rows at a time: bits independent of the batch",
         numerics=BOTH,
     ),
-    Kernel(
-        "gguf_linear",
-        "native",
-        f"{NATIVE}.blocks:NativeBFloat16Blocks",
-        "blocks stay quantised and are rounded to bfloat16 on the way into tiles of AMX; bits of that product",
-        devices=CPU,
-        dtypes=(torch.bfloat16,),
-        lacks=_needs_amx,
-        levels=AMX,
-    ),
+    *_bf16_products("gguf_linear", BF16_BLOCKS, "blocks stay quantised and widen to bfloat16", torch.bfloat16),
     Kernel(
         "gguf_linear",
         "native",
@@ -170,13 +179,7 @@ TABLE: tuple[Kernel, ...] = (
         lacks=_needs_any_native,
         levels=AVX512,
     ),
-    Kernel(
-        "gguf_linear",
-        "none",
-        f"{REFERENCE}.blocks:ReferenceBlocks",
-        "blocks become floats at load, then it is `linear`",
-        numerics=BOTH,
-    ),
+    Kernel("gguf_linear", "none", REFERENCE_BLOCKS, "blocks become floats at load, then it is `linear`", numerics=BOTH),
     Kernel(
         "gguf_int8_linear",
         "native",
@@ -187,13 +190,11 @@ TABLE: tuple[Kernel, ...] = (
         lacks=_needs_any_native,
         levels=("avx2", "avxvnni", "vnni512", "amx"),
     ),
-    Kernel(
-        "gguf_int8_linear",
-        "none",
-        f"{REFERENCE}.blocks:ReferenceBlocks",
-        "activation_dtype=int8 is refused",
-        numerics=BOTH,
+    Kernel("gguf_int8_linear", "none", REFERENCE_BLOCKS, "activation_dtype=int8 is refused", numerics=BOTH),
+    *_bf16_products(
+        "gguf_bf16_linear", BF16_BLOCKS, "activation_dtype=bfloat16: weights widen to bfloat16", torch.float32
     ),
+    Kernel("gguf_bf16_linear", "none", REFERENCE_BLOCKS, "activation_dtype=bfloat16 is refused", numerics=BOTH),
     Kernel(
         "decoder",
         "native",

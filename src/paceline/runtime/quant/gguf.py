@@ -2,7 +2,7 @@
 
 A layer may fuse parts of different types (a K-quant mix does). Neighbours of one type become one product; the others
 stand beside each other and write to the same rows. Parts in a type that no kernel packs come as floats and are kept so,
-unless the method rounds them.
+unless the method rounds them or the kernel has a form of its own for them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class GgufBlocks:
 
     name = "gguf"
 
-    def __init__(self, kernel: type[NativeBlocks] = NativeBlocks, *, rounds: bool = False) -> None:
-        """`rounds`: parts that come as floats are rounded to blocks of 8 bits."""
-        self.kernel, self.rounds = kernel, rounds
+    def __init__(self, kernel: type[NativeBlocks] = NativeBlocks, *, rounds: bool = False, keeps: bool = True) -> None:
+        """`rounds`: parts that come as floats are rounded to blocks of 8 bits. `keeps`: blocks are wanted as blocks."""
+        self.kernel, self.rounds, self.keeps = kernel, rounds, keeps
 
     def create(self, spec: LinearSpec, context: BuildContext) -> BlockWeight:
         return BlockWeight(spec, self.kernel, rounds=self.rounds)
 
     def takes(self, ggml_type: int) -> bool:
         """Whether matrices of this GGUF type (its number there) are wanted as blocks."""
-        return self.kernel.takes(ggml_type)
+        return self.keeps and self.kernel.takes(ggml_type)
 
 
 class BlockWeight:
@@ -72,8 +72,7 @@ class BlockWeight:
         if isinstance(tensor, StoredBlocks):
             self._parts[part] = self.kernel.pack(tensor.raw, tensor.ggml_type, *tensor.shape)
         else:
-            floats = self.kernel.floats
-            self._parts[part] = floats.pack(tensor.to(floats.dtype))
+            self._parts[part] = self.kernel.pack_floats(tensor)
         if len(self._parts) == len(self.spec.parts):
             self.segments = _joined([self._parts[p.name] for p in self.spec.parts])
             self._parts = {}

@@ -31,7 +31,8 @@ AVX512 = (
     "-Wno-uninitialized",
 )
 VNNI512 = (*AVX512, "-mavx512vnni")
-AMX = (*VNNI512, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+AVX512BF16 = (*VNNI512, "-mavx512bf16")
+AMX = (*AVX512BF16, "-mamx-tile", "-mamx-int8", "-mamx-bf16")
 # Source file, and instructions it may use beyond the processor family's own, the least first: where two units hold a
 # copy of the same library template the linker keeps the first, and that one must run wherever either does. Some are
 # compiled for two levels and put their functions into the namespace of each.
@@ -39,6 +40,7 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("paceline_cpu.cpp", ()),
     ("isa.cpp", ()),
     ("blocks.cpp", ()),
+    ("bf16_rows.cpp", ()),
     ("pool.cpp", ()),
     ("ops.cpp", ()),
     ("decoder.cpp", ()),
@@ -51,6 +53,7 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *((name, (*AVX512, "-DPACELINE_LEVEL=avx512")) for name in ("linear.cpp", "attention.cpp", "elementwise.cpp")),
     ("int8_rows_avx512.cpp", AVX512),
     ("int8_vnni512.cpp", VNNI512),
+    ("bf16_avx512bf16.cpp", AVX512BF16),
     ("int8_amx.cpp", AMX),
     ("bf16_amx.cpp", AMX),
 )

@@ -14,16 +14,15 @@ from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}  # WeightType in csrc/linear.h
-_BFLOAT16_PAIRS = -2
+BF16_ROWS = 17  # there too: of floats packed for activations of bfloat16
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class PanelWeight:
     """[out_features, in_features] in panels of 16 outputs, zeros behind the last."""
 
-    values: (
-        torch.Tensor
-    )  # [num_panels, in_features, 16]; in pairs, see csrc/bf16.h: [num_panels, in_features / 2, 16, 2]
+    values: torch.Tensor  # [num_panels, in_features, 16]; BF16_ROWS: [num_panels, in_features / 32, 16, 32]
     out_features: int
     in_features: int
     kind: int  # how the panels are written: WeightType in csrc/linear.h
@@ -37,26 +36,18 @@ class NativeLinear:
     """y = x Wᵀ + b. Sums are float32 of activations as they are, of the weight's dtype or float32."""
 
     takes_scratch = True
-    dtype = torch.float32  # of weights that come in others; packed as they are: float32 and bfloat16
     without_copy = None  # rows are gathered from the packed form: no second copy is ever made
 
     @classmethod
     def pack(cls, weight: torch.Tensor) -> PanelWeight:
+        """`weight` [out_features, in_features] float32 or bfloat16."""
         weight = weight.contiguous()
         rows, columns = weight.shape
         assert columns > 0
-        values = cls._room(-(-rows // 16), columns, weight.dtype)
-        kind = cls._kind(weight.dtype)
+        values = torch.zeros(-(-rows // 16), columns, 16, dtype=weight.dtype)
+        kind = _TYPES[weight.dtype]
         library().paceline_cpu_pack(weight.data_ptr(), values.data_ptr(), 0, rows, columns, kind)
         return PanelWeight(values, rows, columns, kind)
-
-    @staticmethod
-    def _kind(dtype: torch.dtype) -> int:
-        return _TYPES[dtype]
-
-    @staticmethod
-    def _room(num_panels: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(num_panels, columns, 16, dtype=dtype)
 
     @staticmethod
     def unpack(packed: PanelWeight) -> torch.Tensor:
@@ -65,8 +56,11 @@ class NativeLinear:
     @staticmethod
     def gather(packed: PanelWeight, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight: ids [num_tokens] int64 -> [num_tokens, in_features]. Raises IndexError."""
-        rows = torch.empty(ids.shape[0], packed.in_features, dtype=packed.values.dtype)
-        return gather_rows(packed.values, packed.kind, packed.out_features, ids, rows)
+        stored = packed.values.dtype  # the native code gives rows of BF16_ROWS as float32
+        rows = torch.empty(
+            ids.shape[0], packed.in_features, dtype=torch.float32 if packed.kind == BF16_ROWS else stored
+        )
+        return gather_rows(packed.values, packed.kind, packed.out_features, ids, rows).to(stored)
 
     @staticmethod
     def apply(
@@ -89,19 +83,25 @@ class NativeLinear:
         multiply(x, packed.values, packed.kind, packed.out_features, bias, out)
 
 
-class NativeBFloat16Linear(NativeLinear):
-    """y = x Wᵀ + b in tiles of AMX: weights of bfloat16, activations rounded to it, sums in float32."""
+class NativeBf16Linear(NativeLinear):
+    """y = x Wᵀ + b: weights of bfloat16, x rounded to it, sums in float32 in the order of csrc/bf16.h."""
 
-    dtype = torch.bfloat16
+    @classmethod
+    def pack(cls, weight: torch.Tensor) -> PanelWeight:
+        return PanelWeight(pack_bf16_rows(weight), *weight.shape, BF16_ROWS)
 
-    @staticmethod
-    def _kind(dtype: torch.dtype) -> int:
-        assert dtype == torch.bfloat16
-        return _BFLOAT16_PAIRS
 
-    @staticmethod
-    def _room(num_panels: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(num_panels, -(-columns // 32) * 16, 16, 2, dtype=dtype)
+def pack_bf16_rows(weight: torch.Tensor) -> torch.Tensor:
+    """[out_features, in_features] of any float dtype -> [num_panels, num_units, 16, 32] bfloat16 as in csrc/bf16.h.
+
+    Rounded once, to nearest with ties to even. Some rows are float32 meanwhile, never a whole matrix."""
+    rows, columns = weight.shape
+    assert columns > 0
+    values = torch.zeros(-(-rows // 16), -(-columns // 32), 16, 32, dtype=torch.bfloat16)
+    for begin in range(0, rows, _ROWS_AT_ONCE):
+        part = weight[begin : begin + _ROWS_AT_ONCE].float().contiguous()
+        library().paceline_cpu_pack_bf16_rows(part.data_ptr(), values.data_ptr(), begin, len(part), columns)
+    return values
 
 
 def product_out(x: torch.Tensor, out_features: int, scratch: Workspace | None) -> torch.Tensor:

@@ -33,6 +33,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_scratch_size": (_LONG, (_POINTER, _LONG)),
     "paceline_cpu_run_blocks": (None, (_POINTER, _POINTER)),
     "paceline_cpu_packed_type": (_INT, (_INT, _INT)),
+    "paceline_cpu_pack_bf16_rows": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG)),
     "paceline_cpu_panel_bytes": (_LONG, (_INT, _LONG)),
     "paceline_cpu_pack_blocks": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _INT)),
 }
@@ -78,6 +79,11 @@ def isa() -> str:
 def isa_levels() -> list[str]:
     """The levels that this machine has, the lowest first, whatever the cap."""
     return [name for level, name in enumerate(_level_names()) if level and library().paceline_cpu_has_isa(level)]
+
+
+def multiplies_bf16() -> bool:
+    """Whether products of bfloat16 (AVX-512 BF16, or AMX) may be used in this process."""
+    return bool(library().paceline_cpu_bf16_products())
 
 
 def set_isa(cap: str) -> str:

@@ -1,222 +1,286 @@
-// Compiled with AMX and AVX-512 BF16 on; call it only where the processor has them and the system grants the tiles.
-#include "bf16.h"
-
+// The product of bfloat16 with tiles. Compiled with AVX-512 BF16 and AMX on; call it only where isa() is kAmx.
 #include <algorithm>
 #include <vector>
 
-#include "tile.h"
+#include "bf16_widen.h"
+#include "turn_avx512.h"
 
 namespace paceline {
 namespace {
 
-// Sums 0 to 3, rows 4 and 5, panels 6 and 7; or sums 0 to 3, rows 4 and panels 5 to 7 in turn.
+constexpr std::int64_t kFewRows = 2 * kBlockRows;  // weights widen on the way to the tiles: up to here they are used once
+constexpr std::size_t kWidened = 512 << 10;        // bytes of widened weights, beside rows in a second-level cache of 2 MiB
+constexpr int kAhead = 2;                          // units between widening and multiplying: stores must reach the cache
+
+// Tiles 0..3: sums, [panel][block of rows]. 4, 5: two panels' units. 6, 7: a unit of two blocks of rows.
 struct alignas(64) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t palette = 1, start = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
   std::uint8_t num_rows[16] = {};
+
+  TileConfig(std::int64_t first, std::int64_t second) {  // rows of the two blocks; of the second perhaps none
+    const std::int64_t columns[8] = {first, second, first, second, 16, 16, first, second};
+    for (int i = 0; i < 8; ++i) {
+      row_bytes[i] = static_cast<std::uint16_t>(4 * columns[i]);
+      num_rows[i] = columns[i] == 0 ? 0 : 16;
+    }
+  }
 };
 
-// For tiles of `upper` rows and of `lower` rows below them; 0: there are none.
-void configure(int upper, int lower) {
-  TileConfig config;
-  const auto up = static_cast<std::uint8_t>(upper), low = static_cast<std::uint8_t>(lower);
-  constexpr std::uint8_t full = 16;
-  const std::uint8_t two[8] = {up, up, low, low, up, low, full, full};
-  const std::uint8_t one[8] = {up, up, up, up, up, full, full, full};
-  std::copy_n(lower > 0 ? two : one, 8, config.num_rows);
-  // GCC 12 does not know that all of the structure is read
-  asm volatile("" : : "r"(&config) : "memory");
-  _tile_loadconfig(&config);
-}
+// The library's own function for it tells GCC 12 of eight bytes only, which may leave the others unwritten.
+inline void configure(const TileConfig& config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
 
-struct Output {
+// One or two blocks of rounded rows: what passes the weights together.
+struct Rows {
   const LinearTask& task;
+  std::int64_t row;        // of the task
+  std::int64_t count[2];   // rows of each block
+  const char* units[2];    // where their units are
 
-  // What a tile of sums becomes: stored by `store(address, bytes from row to row)` straight or by way of a buffer.
-  template <typename Store>
-  void take(std::int64_t row, int num_rows, std::int64_t panel, const Store& store) const {
-    const std::int64_t output = panel * kPanel, count = std::min(kPanel, task.num_outputs - output);
-    float* out = task.out + row * task.out_stride + output;
-    if (count == kPanel && task.bias == nullptr) return store(out, task.out_stride * 4);
-    alignas(64) float sums[16 * kPanel];
-    store(sums, kPanel * 4);
-    for (int r = 0; r < num_rows; ++r)
-      for (std::int64_t i = 0; i < count; ++i)
-        out[r * task.out_stride + i] = sums[r * kPanel + i] + (task.bias == nullptr ? 0.0f : task.bias[output + i]);
+  Rows(const LinearTask& task, const char* rows, std::int64_t row) : task(task), row(row) {
+    for (int b = 0; b < 2; ++b) {
+      const std::int64_t begin = row + b * kBlockRows;
+      count[b] = std::clamp<std::int64_t>(task.num_rows - begin, 0, kBlockRows);
+      units[b] = rows + bf16_rows_bytes(begin, task.num_inputs);
+    }
   }
 };
 
-// 16 rows and up to 16 below them, times one panel or two.
-template <bool two_panels>
-void two_tiles(const LinearTask& task, const char* upper, const char* lower, std::int64_t row, int num_lower,
-               std::int64_t panel, const char* weight, std::size_t panel_size) {
-  _tile_zero(0);
-  _tile_zero(2);
-  if (two_panels) {
-    _tile_zero(1);
-    _tile_zero(3);
-  }
-  for (std::int64_t step = bf16_steps(task.num_inputs); step > 0; --step) {
-    _tile_loadd(4, upper, 64);
-    _tile_loadd(6, weight, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, lower, 64);
+// Adds a unit's products to the sums.
+template <int panels, int blocks>
+[[gnu::always_inline]] inline void multiply(const char* first, const char* second, const Rows& rows, std::int64_t unit) {
+  const std::int64_t size = 2 * kUnit * unit;  // of one row up to this unit
+  const char* one = rows.units[0] + size * rows.count[0];
+  const char* two = rows.units[1] + size * rows.count[1];
+  _tile_loadd(4, first, 64);
+  _tile_loadd(6, one, 4 * rows.count[0]);
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (panels == 2) {
+    _tile_loadd(5, second, 64);
     _tile_dpbf16ps(2, 5, 6);
-    if (two_panels) {
-      _tile_loadd(7, weight + panel_size, 64);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-    upper += kTileBytes, lower += kTileBytes, weight += kTileBytes;
   }
-  const Output output{task};
-  output.take(row, 16, panel, [](float* at, std::int64_t stride) { _tile_stored(0, at, stride); });
-  output.take(row + 16, num_lower, panel, [](float* at, std::int64_t stride) { _tile_stored(2, at, stride); });
-  if (two_panels) {
-    output.take(row, 16, panel + 1, [](float* at, std::int64_t stride) { _tile_stored(1, at, stride); });
-    output.take(row + 16, num_lower, panel + 1, [](float* at, std::int64_t stride) { _tile_stored(3, at, stride); });
+  if constexpr (blocks == 2) {
+    _tile_loadd(7, two, 4 * rows.count[1]);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (panels == 2) _tile_dpbf16ps(3, 5, 7);
   }
 }
 
-// Up to 16 rows times one panel or four: enough sums are under way at once.
-template <bool four_panels>
-void one_tile(const LinearTask& task, const char* rows, std::int64_t row, int num_rows, std::int64_t panel,
-              const char* weight, std::size_t panel_size) {
+// Sums of a panel and a block of rows, [16 outputs][count], to their place, with the bias.
+void write(float* sums, const LinearTask& task, std::int64_t row, std::int64_t count, std::int64_t panel) {
+  const std::int64_t output = panel * kPanel, left = std::min(task.num_outputs - output, kPanel);
+  const __mmask16 outputs = static_cast<__mmask16>((1u << left) - 1);
+  const __m512 bias = task.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(outputs, task.bias + output);
+  float* out = task.out + row * task.out_stride + output;
+  const auto put = [&](__m512 numbers, float* at) {
+    _mm512_mask_storeu_ps(at, outputs, task.bias == nullptr ? numbers : _mm512_add_ps(numbers, bias));
+  };
+  if (count == 1) return put(_mm512_load_ps(sums), out);
+  __m512i turned[16];
+  for (int i = 0; i < 16; ++i) turned[i] = _mm512_load_si512(sums + 16 * i);
+  turn_16(turned);
+  for (int i = 0; i < 16; ++i) _mm512_store_si512(sums + 16 * i, turned[i]);
+  for (std::int64_t r = 0; r < count; ++r) put(_mm512_load_ps(sums + 16 * r), out + r * task.out_stride);
+}
+
+template <int panels, int blocks>
+void store(const Rows& rows, std::int64_t panel) {
+  alignas(64) float sums[4][16 * 16];
+  const std::int64_t stride[2] = {rows.count[0] == 1 ? 4 : 64, rows.count[1] == 1 ? 4 : 64};
+  _tile_stored(0, sums[0], stride[0]);
+  if constexpr (blocks == 2) _tile_stored(1, sums[1], stride[1]);
+  if constexpr (panels == 2) _tile_stored(2, sums[2], stride[0]);
+  if constexpr (panels == 2 && blocks == 2) _tile_stored(3, sums[3], stride[1]);
+  for (int p = 0; p < panels; ++p)
+    for (int b = 0; b < blocks; ++b)
+      write(sums[2 * p + b], rows.task, rows.row + b * kBlockRows, rows.count[b], panel + p);
+}
+
+template <int panels, int blocks>
+[[gnu::always_inline]] inline void clear() {
   _tile_zero(0);
-  if (four_panels) {
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (std::int64_t step = bf16_steps(task.num_inputs); step > 0; --step) {
-    _tile_loadd(4, rows, 64);
-    _tile_loadd(5, weight, 64);
-    _tile_dpbf16ps(0, 4, 5);
-    if (four_panels) {
-      _tile_loadd(6, weight + panel_size, 64);
-      _tile_dpbf16ps(1, 4, 6);
-      _tile_loadd(7, weight + 2 * panel_size, 64);
-      _tile_dpbf16ps(2, 4, 7);
-      _tile_loadd(5, weight + 3 * panel_size, 64);
-      _tile_dpbf16ps(3, 4, 5);
-    }
-    rows += kTileBytes, weight += kTileBytes;
-  }
-  const Output output{task};
-  output.take(row, num_rows, panel, [](float* at, std::int64_t stride) { _tile_stored(0, at, stride); });
-  if (four_panels) {
-    output.take(row, num_rows, panel + 1, [](float* at, std::int64_t stride) { _tile_stored(1, at, stride); });
-    output.take(row, num_rows, panel + 2, [](float* at, std::int64_t stride) { _tile_stored(2, at, stride); });
-    output.take(row, num_rows, panel + 3, [](float* at, std::int64_t stride) { _tile_stored(3, at, stride); });
-  }
+  if constexpr (blocks == 2) _tile_zero(1);
+  if constexpr (panels == 2) _tile_zero(2);
+  if constexpr (panels == 2 && blocks == 2) _tile_zero(3);
 }
 
-// A panel of blocks as pairs of bfloat16: [steps][16 pairs][16 outputs][2]. A group is whole pairs; what lies behind the last
-// k stays as it is.
-template <WeightType type>
-void round_panel(const char* weight, std::int64_t num_inputs, char* out) {
-  using W = Weights<type>;
-  const __m512i beside = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20,
-                                          4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (std::int64_t k = 0; k < num_inputs; k += W::kGroup) {
-    const typename W::Head head = W::head(weight);
-    weight += W::kHead;
-    for (int j = 0; j < W::kGroup; j += 2, weight += 2 * W::kStep, out += 64) {
-      const Sixteen even = W::load(weight, head), odd = W::load(weight + W::kStep, head);
-      const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
-      _mm512_storeu_si512(out, _mm512_permutexvar_epi16(beside, both));
+// One or two panels that are rows of bfloat16 already, `panel_size` bytes apart.
+template <int panels, int blocks>
+void one_tile(const Rows& rows, std::int64_t panel, const char* widened, std::size_t panel_size) {
+  clear<panels, blocks>();
+  const std::int64_t count = num_units(rows.task.num_inputs);
+  for (std::int64_t unit = 0; unit < count; ++unit) {
+    const char* at = widened + 1024 * unit;
+    multiply<panels, blocks>(at, at + panel_size, rows, unit);
+  }
+  store<panels, blocks>(rows, panel);
+}
+
+// One or two panels that widen on the way, through a ring that stays in the first-level cache. `ahead`, if not null, is
+// fetched meanwhile: the next panels.
+template <WeightType type, int panels, int blocks>
+void one_tile_widening(const Rows& rows, std::int64_t panel, const char* weight, std::size_t panel_size, const char* ahead) {
+  constexpr int kRing = 2 * kAhead;
+  constexpr std::size_t kUnitBytes = unit_bytes(type);
+  alignas(64) char ring[kRing][2][1024];
+  clear<panels, blocks>();
+  const std::int64_t count = num_units(rows.task.num_inputs);
+  for (std::int64_t step = 0; step < count + kAhead; ++step) {
+    if (step < count) {
+      const char* at = weight + kUnitBytes * static_cast<std::size_t>(step);
+      store_unit<type>(at, ring[step % kRing][0]);
+      if constexpr (panels == 2) store_unit<type>(at + panel_size, ring[step % kRing][1]);
+      if (ahead != nullptr) {
+#pragma GCC unroll 32
+        for (std::size_t line = 0; line < panels * kUnitBytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+        ahead += panels * kUnitBytes;
+      }
+    }
+    if (step >= kAhead) {
+      const std::int64_t unit = step - kAhead;
+      multiply<panels, blocks>(ring[unit % kRing][0], ring[unit % kRing][1], rows, unit);
     }
   }
+  store<panels, blocks>(rows, panel);
 }
 
-void round_panel(WeightType type, const char* weight, std::int64_t num_inputs, char* out) {
-  switch (written_as(type)) {
-    case kHalf4Centred: return round_panel<kHalf4Centred>(weight, num_inputs, out);
-    case kHalf4Offset: return round_panel<kHalf4Offset>(weight, num_inputs, out);
-    case kHalf8: return round_panel<kHalf8>(weight, num_inputs, out);
-    case kHalf8Offset: return round_panel<kHalf8Offset>(weight, num_inputs, out);
-    case kFloat4Offset: return round_panel<kFloat4Offset>(weight, num_inputs, out);
-    case kFloat8Offset: return round_panel<kFloat8Offset>(weight, num_inputs, out);
-    default: return round_panel<kFloat8By16>(weight, num_inputs, out);
-  }
+// Calls tile(panel, two) for pairs of panels and what is left.
+template <typename Tile>
+void in_pairs(std::int64_t first, std::int64_t last, const Tile& tile) {
+  std::int64_t panel = first;
+  for (; panel + 2 <= last; panel += 2) tile(panel, true);
+  if (panel < last) tile(panel, false);
 }
 
-// Panels as the tiles read them: where they lie, or rounded from blocks into a buffer that stays in the second-level cache.
-class Panels {
- public:
-  explicit Panels(const LinearTask& task)
-      : task_(task), stored_(panel_bytes(task.type, task.num_inputs)),
-        size(static_cast<std::size_t>(bf16_steps(task.num_inputs)) * kTileBytes) {}
-
-  // Panels [first, first + count), `size` bytes each; valid until the next call.
-  const char* take(std::int64_t first, int count) {
-    const char* at = static_cast<const char*>(task_.weight) + stored_ * static_cast<std::size_t>(first);
-    if (task_.type == kBFloat16Pairs) return at;
-    static thread_local std::vector<char> buffer;
-    buffer.resize(size * static_cast<std::size_t>(count) + 63);
-    if (task_.num_inputs % kTileK != 0) std::fill(buffer.begin(), buffer.end(), 0);  // behind the last k
-    char* whole = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(buffer.data()) + 63) / 64 * 64);  // in cache lines
-    for (int p = 0; p < count; ++p, at += stored_)
-      round_panel(task_.type, at, task_.num_inputs, whole + size * static_cast<std::size_t>(p));
-    return whole;
-  }
-
- private:
-  const LinearTask& task_;
-  std::size_t stored_;
-
- public:
-  const std::size_t size;
+struct alignas(64) Line {
+  char bytes[64];
 };
+
+// Memory of this thread to widen panels in.
+char* widened_buffer(std::size_t bytes) {
+  thread_local std::vector<Line> buffer;
+  if (buffer.size() < bytes / 64) buffer.resize(bytes / 64);
+  return reinterpret_cast<char*>(buffer.data());
+}
+
+template <WeightType type>
+const char* panel_at(const LinearTask& task, std::int64_t panel) {
+  return static_cast<const char*>(task.weight) + panel_bytes(type, task.num_inputs) * static_cast<std::size_t>(panel);
+}
+
+template <WeightType type>
+void few_rows(const LinearTask& task, const char* rounded, std::int64_t first, std::int64_t last) {
+  const Rows rows(task, rounded, 0);
+  configure({rows.count[0], rows.count[1]});
+  const std::size_t size = panel_bytes(type, task.num_inputs);
+  in_pairs(first, last, [&](std::int64_t panel, bool two) {
+    const char* weight = panel_at<type>(task, panel);
+    const char* ahead = panel + 3 < last ? weight + 2 * size : nullptr;
+    if (rows.count[1] == 0) {
+      if (two) return one_tile_widening<type, 2, 1>(rows, panel, weight, size, ahead);
+      return one_tile_widening<type, 1, 1>(rows, panel, weight, size, nullptr);
+    }
+    if (two) return one_tile_widening<type, 2, 2>(rows, panel, weight, size, ahead);
+    one_tile_widening<type, 1, 2>(rows, panel, weight, size, nullptr);
+  });
+}
+
+// All rows past panels [first, last), which begin at `widened`.
+void all_rows(const LinearTask& task, const char* rounded, std::int64_t first, std::int64_t last, const char* widened) {
+  const std::size_t size = panel_bytes(kRowsBFloat16, task.num_inputs);
+  std::int64_t configured[2] = {0, 0};
+  for (std::int64_t row = 0; row < task.num_rows; row += 2 * kBlockRows) {
+    const Rows rows(task, rounded, row);
+    if (rows.count[0] != configured[0] || rows.count[1] != configured[1]) {
+      configure({configured[0] = rows.count[0], configured[1] = rows.count[1]});
+    }
+    in_pairs(first, last, [&](std::int64_t panel, bool two) {
+      const char* at = widened + size * static_cast<std::size_t>(panel - first);
+      if (rows.count[1] == 0) {
+        if (two) return one_tile<2, 1>(rows, panel, at, size);
+        return one_tile<1, 1>(rows, panel, at, size);
+      }
+      if (two) return one_tile<2, 2>(rows, panel, at, size);
+      one_tile<1, 2>(rows, panel, at, size);
+    });
+  }
+}
+
+// Many rows: as many panels as stay in the second-level cache are widened there, and all rows pass them.
+template <WeightType type>
+void many_rows(const LinearTask& task, const char* rounded, std::int64_t first, std::int64_t last) {
+  const std::size_t size = panel_bytes(kRowsBFloat16, task.num_inputs);
+  const std::int64_t most = std::max<std::int64_t>(2, static_cast<std::int64_t>(kWidened / size) / 2 * 2);
+  char* widened = type == kRowsBFloat16 ? nullptr : widened_buffer(static_cast<std::size_t>(std::min(most, last - first)) * size);
+  for (std::int64_t begin = first; begin < last; begin += most) {
+    const std::int64_t end = std::min(begin + most, last);
+    if constexpr (type == kRowsBFloat16) {
+      all_rows(task, rounded, begin, end, panel_at<type>(task, begin));
+    } else {
+      const std::int64_t units = (end - begin) * num_units(task.num_inputs);
+      const char* weight = panel_at<type>(task, begin);
+      for (std::int64_t unit = 0; unit < units; ++unit, weight += unit_bytes(type)) store_unit<type>(weight, widened + 1024 * unit);
+      all_rows(task, rounded, begin, end, widened);
+    }
+  }
+}
+
+template <WeightType type>
+void panels_of(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
+  if constexpr (type != kRowsBFloat16)
+    if (task.num_rows <= kFewRows) return few_rows<type>(task, rows, first, last);
+  many_rows<type>(task, rows, first, last);
+}
+
+void panels_of_type(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
+  switch (task.type) {
+    case kRowsBFloat16: return panels_of<kRowsBFloat16>(task, rows, first, last);
+    case kRows4Centred: return panels_of<kRows4Centred>(task, rows, first, last);
+    case kRows4Offset: return panels_of<kRows4Offset>(task, rows, first, last);
+    case kRows5Centred: return panels_of<kRows5Centred>(task, rows, first, last);
+    case kRows5Offset: return panels_of<kRows5Offset>(task, rows, first, last);
+    case kRows8: return panels_of<kRows8>(task, rows, first, last);
+    case kRows4FloatOffset: return panels_of<kRows4FloatOffset>(task, rows, first, last);
+    case kRows5FloatOffset: return panels_of<kRows5FloatOffset>(task, rows, first, last);
+    default: return panels_of<kRows8By16>(task, rows, first, last);
+  }
+}
 
 }  // namespace
 
-void bf16_round_rows_amx(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last) {
-  const std::int64_t steps = bf16_steps(task.num_inputs);
-  for (std::int64_t row = first; row < last; ++row) {
-    const float* x = task.x + row * task.x_stride;
-    char* to = rows + static_cast<std::size_t>(row / 16 * steps) * kTileBytes + row % 16 * 64;
-    for (std::int64_t k = 0; k < task.num_inputs; k += kTileK, to += kTileBytes) {
-      const std::int64_t left = task.num_inputs - k;
-      const std::uint32_t there = left >= 32 ? ~0u : (1u << left) - 1;
-      const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(there), x + k);
-      const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(there >> 16), x + k + 16);
-      _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+void round_blocks_amx(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last) {
+  const std::int64_t units = num_units(task.num_inputs);
+  for (std::int64_t block = first; block < last; ++block) {
+    const std::int64_t begin = block * kBlockRows, count = std::min(task.num_rows - begin, kBlockRows);
+    const __mmask16 present = static_cast<__mmask16>((1u << count) - 1);
+    char* to = rows + bf16_rows_bytes(begin, task.num_inputs);
+    for (std::int64_t unit = 0; unit < units; ++unit) {
+      const std::int64_t left = std::min(task.num_inputs - unit * kUnit, kUnit);
+      const std::uint32_t inputs = left == kUnit ? ~0u : (1u << left) - 1;
+      const auto pairs_of = [&](std::int64_t r) {
+        const float* x = task.x + (begin + r) * task.x_stride + unit * kUnit;
+        return bf16_of(_mm512_maskz_loadu_ps(static_cast<__mmask16>(inputs), x),
+                       _mm512_maskz_loadu_ps(static_cast<__mmask16>(inputs >> 16), x + 16));
+      };
+      if (count == 1) {
+        _mm512_store_si512(to + 64 * unit, pairs_of(0));
+        continue;
+      }
+      __m512i turned[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) turned[r] = r < count ? pairs_of(r) : _mm512_setzero_si512();
+      turn_16(turned);
+#pragma GCC unroll 16
+      for (int pair = 0; pair < 16; ++pair)
+        _mm512_mask_storeu_epi32(to + (64 * unit + 4 * pair) * count, present, turned[pair]);
     }
   }
 }
 
-// Rows go in pairs of tiles, the last of which may have fewer rows below; then perhaps comes a single tile. Panels go two at a
-// time past all pairs; past a single tile alone, four at a time.
 void bf16_panels_amx(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
-  const std::size_t block = static_cast<std::size_t>(bf16_steps(task.num_inputs)) * kTileBytes;  // of 16 rows
-  const auto rows_at = [&](std::int64_t row) { return rows + static_cast<std::size_t>(row / 16) * block; };
   if (task.num_rows == 0) return;
-  const std::int64_t pairs = (task.num_rows + 15) / 32, whole = task.num_rows / 32;
-  const int rest = static_cast<int>(task.num_rows - pairs * 32);  // of the single tile; below 0: rows lacking in the last pair
-  Panels panels(task);
-  std::int64_t panel = first;
-  if (pairs == 0) {
-    configure(rest, 0);
-    for (; panel + 4 <= last; panel += 4) one_tile<true>(task, rows, 0, rest, panel, panels.take(panel, 4), panels.size);
-    for (; panel < last; ++panel) one_tile<false>(task, rows, 0, rest, panel, panels.take(panel, 1), panels.size);
-  }
-  for (; panel < last; panel += 2) {
-    const bool two = panel + 1 < last;
-    const char* weight = panels.take(panel, two ? 2 : 1);
-    for (std::int64_t pair = 0; pair < pairs; ++pair) {
-      const int below = pair < whole ? 16 : 16 + rest;
-      if (pair == 0 || pair == whole) configure(16, below);
-      const std::int64_t row = pair * 32;
-      (two ? two_tiles<true> : two_tiles<false>)(task, rows_at(row), rows_at(row + 16), row, below, panel, weight, panels.size);
-    }
-    if (rest <= 0) continue;
-    configure(rest, 0);
-    for (int p = 0; p < (two ? 2 : 1); ++p)
-      one_tile<false>(task, rows_at(pairs * 32), pairs * 32, rest, panel + p, weight + panels.size * static_cast<std::size_t>(p),
-                      panels.size);
-  }
-  _tile_release();
+  panels_of_type(task, rows, first, last);
+  _tile_release();  // else the system would save and restore the tiles whenever the thread loses its core
 }
 
 }  // namespace paceline

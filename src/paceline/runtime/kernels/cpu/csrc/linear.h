@@ -6,13 +6,11 @@
 //   float32:   panel[k][n], n = 0..15
 //   bfloat16:  panel[k][2 i + h] = weight of output i + 8 h, i = 0..7, h = 0..1: one 32-byte load, a shift and a mask give
 //              two vectors of eight floats
-//              or in pairs of k, for activations of bfloat16: see bf16.h
-//   blocks:    quantised weights, see blocks.h; those that meet activations of 8 bits, see int8.h
+//   blocks:    quantised weights, see blocks.h; those that meet activations of 8 bits, see int8.h, or of bfloat16, see bf16.h
 //
 // Every output is one chain of fused multiply-adds over k = 0..K-1, in that order, in one accumulator. So its bits depend
 // neither on the number of rows nor on how work is divided between threads, and a quantised weight gives the bits of the
-// float32 weight it stands for. (int8.h and bf16.h have orders
-// of their own, with the same independence.)
+// float32 weight it stands for. (int8.h and bf16.h have orders of their own, with the same independence.)
 #pragma once
 
 #include <cstddef>
@@ -24,7 +22,6 @@ constexpr std::int64_t kPanel = 16;  // outputs of a panel
 
 // How packed weights are stored. The numbers are known to Python.
 enum WeightType : std::int32_t {
-  kBFloat16Pairs = -2,  // floats have the numbers below kFirstBlocks
   kFloat32 = 0,
   kBFloat16 = 1,
   kFirstBlocks = 2,
@@ -45,8 +42,17 @@ enum WeightType : std::int32_t {
   kInt4FloatOffset = 14,  // w = d q + m                  d, m float    Q4_K
   kInt5FloatOffset = 15,  // w = d q + m                  d, m float    Q5_K
   kInt6By16 = 16,         // w = d (q - 32), groups of 16 d float       Q6_K
-  // Blocks for activations of bfloat16, written as the type kFirstRounded below: their weights are rounded to it too.
-  kFirstRounded = 32,
+  // For activations of bfloat16. The same numbers again, 32 k of an output beside each other.
+  kFirstRows = 17,
+  kRowsBFloat16 = 17,       // w bfloat16                                 weights that come as floats
+  kRows4Centred = 18,       // w = d (q - 8)                d half        Q4_0
+  kRows4Offset = 19,        // w = d q + m                  d, m half     Q4_1
+  kRows5Centred = 20,       // w = d (q - 16)               d half        Q5_0
+  kRows5Offset = 21,        // w = d q + m                  d, m half     Q5_1
+  kRows8 = 22,              // w = d q                      d half        Q8_0
+  kRows4FloatOffset = 23,   // w = d q + m                  d, m float    Q4_K
+  kRows5FloatOffset = 24,   // w = d q + m                  d, m float    Q5_K
+  kRows8By16 = 25,          // w = d q, groups of 16        d float       Q6_K
 };
 
 struct LinearTask {

@@ -53,24 +53,27 @@ void linear_int8(const LinearTask& task, char* scratch, int num_threads) {
   });
 }
 
+// So with rows rounded to bfloat16.
 void linear_bf16(const LinearTask& task, char* rows, int num_threads) {
-  share_rows(task.num_rows, task.num_inputs, num_threads,
-             [&](std::int64_t first, std::int64_t last) { bf16_round_rows_amx(task, rows, first, last); });
-  share_panels(task, num_threads,
-               [&](std::int64_t first, std::int64_t last) { bf16_panels_amx(task, rows, first, last); });
+  const bool tiles = isa() >= kAmx;
+  const auto round = tiles ? round_blocks_amx : round_blocks_avx512bf16;
+  const auto panels = tiles ? bf16_panels_amx : bf16_panels_avx512bf16;
+  share_rows((task.num_rows + kBlockRows - 1) / kBlockRows, kBlockRows * task.num_inputs, num_threads,
+             [&](std::int64_t first, std::int64_t last) { round(task, rows, first, last); });
+  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { panels(task, rows, first, last); });
 }
 
 }  // namespace
 
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs) {
-  if (meets_bfloat16(type)) return static_cast<std::int64_t>(bf16_rows_bytes(num_rows, num_inputs));
+  if (type >= kFirstRows) return static_cast<std::int64_t>(bf16_rows_bytes(num_rows, num_inputs));
   if (type < kFirstInt8 || num_rows == 0) return 0;
   const Int8Rows rows = int8_rows(int8_kernel(type, num_rows), type, num_rows, num_inputs);
   return rows.num_blocks * static_cast<std::int64_t>(rows.block_bytes);
 }
 
 void linear(const LinearTask& task, char* scratch, int num_threads) {
-  if (meets_bfloat16(task.type)) return linear_bf16(task, scratch, num_threads);
+  if (task.type >= kFirstRows) return linear_bf16(task, scratch, num_threads);
   if (task.type >= kFirstInt8) return linear_int8(task, scratch, num_threads);
   const auto run = at_level(avx2::linear_panels, avx512::linear_panels);
   share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });

@@ -1,28 +1,27 @@
 // The C interface of the library and of weights: packing, unpacking, rows.
 #include "bf16.h"
-#include "blocks.h"
 
 using namespace paceline;
 
 namespace {
 
-// Where weight (n, k) stands in a packed matrix of `num_inputs` columns.
-std::int64_t position(std::int64_t n, std::int64_t k, std::int64_t num_inputs, std::int32_t type) {
-  const std::int64_t panel = n / kPanel, lane = n % kPanel;
-  if (type == kBFloat16Pairs) return (panel * bf16_steps(num_inputs) * kTileK + k / 2 * 2) * kPanel + 2 * lane + k % 2;
-  return (panel * num_inputs + k) * kPanel + (type == kFloat32 ? lane : 2 * (lane % 8) + lane / 8);
-}
+// Where output `n` of a panel stands among the kPanel weights of one k.
+std::int64_t position(std::int64_t n, std::int32_t type) { return type == kFloat32 ? n : 2 * (n % 8) + n / 8; }
 
 template <typename T>
 void pack_rows(const T* weight, T* packed, std::int64_t first, std::int64_t num_rows, std::int64_t num_inputs,
                std::int32_t type) {
-  for (std::int64_t n = first; n < first + num_rows; ++n, weight += num_inputs)
-    for (std::int64_t k = 0; k < num_inputs; ++k) packed[position(n, k, num_inputs, type)] = weight[k];
+  for (std::int64_t n = first; n < first + num_rows; ++n) {
+    T* at = packed + (n / kPanel) * num_inputs * kPanel + position(n % kPanel, type);
+    const T* row = weight + (n - first) * num_inputs;
+    for (std::int64_t k = 0; k < num_inputs; ++k) at[k * kPanel] = row[k];
+  }
 }
 
 template <typename T>
 void unpack_row(const T* packed, T* row, std::int64_t n, std::int64_t num_inputs, std::int32_t type) {
-  for (std::int64_t k = 0; k < num_inputs; ++k) row[k] = packed[position(n, k, num_inputs, type)];
+  const T* at = packed + (n / kPanel) * num_inputs * kPanel + position(n % kPanel, type);
+  for (std::int64_t k = 0; k < num_inputs; ++k) row[k] = at[k * kPanel];
 }
 
 }  // namespace
@@ -42,13 +41,20 @@ void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std
               num_inputs, type);
 }
 
-// The type that GGUF blocks of this kind are packed as, by the activations they meet; -1: they cannot be.
-std::int32_t paceline_cpu_packed_type(std::int32_t ggml, std::int32_t meets) {
-  return packed_type(ggml, static_cast<Activations>(meets));
+// The type that GGUF blocks of this kind are packed as, to meet `activations` (Activations); -1: they cannot be.
+std::int32_t paceline_cpu_packed_type(std::int32_t ggml, std::int32_t activations) {
+  return packed_type(ggml, static_cast<Activations>(activations));
 }
 
 std::int64_t paceline_cpu_panel_bytes(std::int32_t type, std::int64_t num_inputs) {
   return static_cast<std::int64_t>(panel_bytes(static_cast<WeightType>(type), num_inputs));
+}
+
+// Rows [first, first + num_rows) of a weight, from [num_rows, num_inputs] floats, rounded as kRowsBFloat16. `packed` starts
+// zeroed.
+void paceline_cpu_pack_bf16_rows(const void* weight, void* packed, std::int64_t first, std::int64_t num_rows,
+                                 std::int64_t num_inputs) {
+  pack_bf16_rows(static_cast<const float*>(weight), static_cast<std::uint8_t*>(packed), first, num_rows, num_inputs);
 }
 
 // Rows [first, first + num_rows) of a weight from their GGUF blocks, as `type`. `packed` starts zeroed.
