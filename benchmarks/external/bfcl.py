@@ -2,6 +2,8 @@
 
     python benchmarks/external/bfcl.py DATA [--grammar [--model smollm2-135m]]
 
+Data: tools/*_answers.jsonl
+
 DATA is a folder with BFCL files as JSON lines: `NAME.jsonl` (questions with functions) and `NAME_answers.jsonl` (lists
 of accepted calls; each argument is a list of values that are accepted, "" among them when it may be left out). For each
 question, as many answers are made as any argument has values, so that each value occurs, and one with only what must be
@@ -15,6 +17,8 @@ Some accepted answers do not satisfy the function's own schema: another type, a 
 it does not describe. They are read back all the same, but `qwen3_coder`, which takes types from the schema, may read
 another value; grammars are not asked about them. The exit status is 1 when anything else goes wrong. Counts are of the
 samples given.
+
+Data: tools/*_answers.jsonl
 """
 
 from __future__ import annotations

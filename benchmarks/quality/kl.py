@@ -33,7 +33,7 @@ from paceline.assemble.weights import find_weight_method
 from paceline.config import EngineConfig, check_features, load_config, read_environment
 from paceline.errors import ConfigError
 from paceline.lab.quality.divergence import BUCKETS
-from paceline.runtime.device import DTYPES
+from paceline.runtime.device import DTYPES, choose_dtype
 from paceline.runtime.kv_cache import KV_DTYPES
 from paceline.runtime.loader import open_weights
 from paceline.runtime.worker import Worker
@@ -84,7 +84,7 @@ class Side:
     def __init__(self, config: EngineConfig, num_tokens: int, chunk: int) -> None:
         files = find_files(config, read_environment())
         spec = hub.describe(files)
-        dtype = config.model.dtype
+        dtype, _ = choose_dtype(config.model.dtype, "cpu")
         check_features(config, spec, device="cpu", dtype=dtype)
         method = find_weight_method(config, files, device="cpu", dtype=dtype)
         keep = None if method is None else method.takes

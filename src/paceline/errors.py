@@ -7,6 +7,7 @@
     ├── RequestError         one request is wrong; nothing else is touched (HTTP 400)
     │   ├── ContextLengthError  the prompt, or it and the tokens asked for, are longer than the model
     │   ├── QueueFullError   the request is fine, the queue is not (HTTP 429)
+    │   │   └── TooLateError  its first token would miss its target, and its class refuses such requests (HTTP 429)
     │   └── RateLimitError   the request is fine, its tenant has used up its share for now (HTTP 429)
     ├── AuthError            nobody we know: no key, or a wrong one (HTTP 401)
     │   └── ForbiddenError   known, or not asked for, but not allowed (HTTP 403)
@@ -77,6 +78,25 @@ class ContextLengthError(RequestError):
 
 class QueueFullError(RequestError):
     code = "queue_full"
+
+
+class TooLateError(QueueFullError):
+    """`retry_after_s`: how long its first token would have to wait for those before it, as predicted."""
+
+    code = "too_late"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float = 1.0,
+        param: str | None = None,
+        seen: object = None,
+        expected: str = "",
+        fix: str = "",
+    ) -> None:
+        super().__init__(message, param=param, seen=seen, expected=expected, fix=fix)
+        self.retry_after_s = retry_after_s
 
 
 class RateLimitError(RequestError):

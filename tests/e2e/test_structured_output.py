@@ -117,6 +117,40 @@ def test_a_grammar_that_is_too_slow_is_refused_while_others_stream(client: opena
     served.wait_idle()
 
 
+def deep_one_of(depth: int) -> dict[str, Any]:
+    """Each level is the one below it twice, once with a demand more."""
+    parts: dict[str, Any] = {"x0": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    for k in range(1, depth + 1):
+        below = {"$ref": f"#/$defs/x{k - 1}"}
+        parts[f"x{k}"] = {"oneOf": [below, {"allOf": [below, {"required": ["a"]}]}]}
+    return {"$defs": parts, "$ref": f"#/$defs/x{depth}"}
+
+
+def many_one_of(count: int) -> dict[str, Any]:
+    """All of `count` choices between two: 2^count combinations."""
+    kinds = ("integer", "string")
+    pairs = [
+        [{"type": "object", "properties": {f"p{i}": {"type": kind}}, "required": [f"p{i}"]} for kind in kinds]
+        for i in range(count)
+    ]
+    return {"allOf": [{"oneOf": pair} for pair in pairs]}
+
+
+def test_one_of_within_one_of_is_refused_and_no_stream_notices(client: openai.OpenAI, served: Served) -> None:
+    how: Any = {"model": served.model, "prompt": "x", "seed": 4, "max_tokens": 60, "extra_body": {"ignore_eos": True}}
+    alone = client.completions.create(**how).choices[0].text
+    stream = client.completions.create(**how, stream=True)
+    chunks = [next(iter(stream))]
+    for schema in (deep_one_of(4), deep_one_of(16), many_one_of(13)):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model=served.model, messages=HELLO, extra_body={"guided_json": schema})
+        assert caught.value.param == "guided_json"
+    chunks += list(stream)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == alone
+    assert chunks[-1].choices[0].finish_reason == "length"
+    served.wait_idle()
+
+
 def test_many_grammars_at_once_beside_plain_calls(served: Served) -> None:
     """Each answer keeps to its own grammar, whoever runs beside it; and nothing is left over."""
     bodies = [

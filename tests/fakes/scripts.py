@@ -13,12 +13,14 @@ from tests.fakes.toy_model import ToyDrafter, ToyModel
 
 from paceline.contracts.kv import ceil_div
 from paceline.contracts.request import Request, RequestOutput, expand_choices
+from paceline.contracts.slo import Slo
 from paceline.cost.linear import LinearStepCost
 from paceline.engine.journal import StepJournal
 from paceline.engine.kv_manager import KVManager
 
 MAX_MODEL_LEN = 40
 STOPS = ("ab", "dda", "c", "bbb")
+TARGETS = (Slo(), Slo(), Slo(ttft_s=0.004, tpot_s=0.001), Slo(ttft_s=0.02), Slo(tpot_s=0.003), Slo(e2e_s=0.03))
 DEAR_TOKENS = LinearStepCost(fixed_ms=0.1, per_token_ms=2.0)  # waiting for another's prefix pays
 
 
@@ -72,8 +74,11 @@ def engines(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
         "wait_for_prefix": draw(st.booleans()),
         "cost": draw(st.sampled_from([None, DEAR_TOKENS])),
         "prefix_caching": draw(st.sampled_from([True, True, False])),
+        "scheduling_mode": draw(st.sampled_from(["fixed", "auto"])),
         "num_draft_tokens": 0 if drafts == "none" else draw(st.integers(1, 3)),
     }
+    if options["prefill_priority"] != "decode_first" or options["batching"] != "continuous":
+        options["scheduling_mode"] = "fixed"
     return options, drafts
 
 
@@ -104,6 +109,7 @@ def calls(draw: st.DrawFn, first_id: int) -> list[Request]:
         tenant=draw(st.sampled_from(["x", "y"])),
         cache_salt=draw(st.sampled_from([b"", b"", b"salt"])),
         deadline=deadline,
+        slo=draw(st.sampled_from(TARGETS)),
         prior_output=tuple(draw(st.sampled_from([[], [], [], [2, 13]]))),
     )
     return expand_choices(request, range(first_id + 1, first_id + num_choices))

@@ -144,7 +144,13 @@ def started(argv: Sequence[str], log_path: Path, control_path: Path | None = Non
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    # the code beside these tests, whatever is installed
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "200",
+    }
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from tests.fakes.byte_tokenizer import letter_bytes
 from tests.fakes.torch_engines import MIXES, history_executor, make_requests, torch_engine
 from tests.fakes.word_grammar import WordGrammar, compiler
 
-from paceline.contracts.request import FinishReason, Request
+from paceline.contracts.request import FinishReason, Request, SamplingParams, TokenPrompt
 
 VOCAB = 48
 TOKEN_BYTES = letter_bytes(VOCAB, (EOS,))
@@ -86,3 +86,20 @@ def test_law_1_with_grammars(options: dict[str, Any]) -> None:
             assert grammar.begins(text)
             assert done.reason in (FinishReason.STOP, FinishReason.LENGTH)
             assert done.reason == FinishReason.LENGTH or grammar.whole(text)
+
+
+def test_logprobs_under_a_grammar_are_those_of_the_logits_before_any_mask() -> None:
+    """As they are for the same tokens in a prompt that no grammar knows of."""
+    for index, grammar in enumerate(GRAMMARS):
+        sampling = SamplingParams(max_tokens=12, temperature=1.0, seed=index, logprobs=2)
+        prompt = np.asarray([3, 1, 4, 1, 5], dtype=np.int32)
+        asked = Request(request_id=1, prompt=TokenPrompt(ids=prompt), sampling=sampling, grammar=grammar.spec)
+        done = run([asked])[1]
+        entries = [entry for output in done.outputs for entry in output.logprobs or ()]
+        assert [entry.token_id for entry in entries] == done.token_ids
+        whole = np.concatenate([prompt, np.asarray(done.token_ids, dtype=np.int32)])
+        scoring = SamplingParams(max_tokens=1, temperature=0.0, seed=0, prompt_logprobs=2)
+        scored = run([Request(request_id=2, prompt=TokenPrompt(ids=whole), sampling=scoring)])[2]
+        known = [e for output in scored.outputs for e in output.prompt_logprobs or () if e is not None]
+        for entry, right in zip(entries, known[-len(entries) :], strict=True):
+            assert (entry.token_id, entry.logprob, entry.top) == (right.token_id, right.logprob, right.top)

@@ -172,6 +172,7 @@ def scheduler_settings(config: EngineConfig, knobs: Knobs, memory: MemoryPlan) -
         max_model_len=memory.max_model_len,
         policy=scheduling.policy,
         prefill_priority=knobs.prefill_priority,
+        scheduling_mode=knobs.scheduling_mode,
         max_wait_ms=knobs.max_wait_ms,
         watermark=knobs.watermark,
         preemption="recompute",  # check_features has refused anything else

@@ -224,7 +224,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
     load_tokenizer(files)  # an engine has one too
     method = find_weight_method(config, files, device=device.kind, dtype=dtype)
     blocks = method is not None and files.kind == "gguf"
-    stored = kept_bytes(files, method) if blocks and method else spec.num_parameters * DTYPE_BYTES[dtype]
+    stored = kept_bytes(files, method) if blocks and method else float_bytes(spec, DTYPE_BYTES[dtype])
     reading, taken = device_memory(device.kind), process_rss()
     timed = timed_here(environment.home, config, spec, device, dtype)
     attention = choose("int8_attention" if kv_dtype == "int8" else "attention", device.kind, DTYPES[dtype], "fast")
@@ -272,6 +272,17 @@ def read_profile(name: str) -> Profile:
         if profile == name:
             return profile
     raise ConfigError("no such profile", seen=name, expected=", ".join(known))
+
+
+def float_bytes(spec: ModelSpec, dtype_bytes: int) -> int:
+    """Weights once loaded as floats: norms stay 4 bytes in every dtype, those of heads once for each head."""
+    from paceline.runtime.loader.dummy import weight_shapes
+
+    heads, total = {"q_norm": spec.num_heads, "k_norm": spec.num_kv_heads}, 0
+    for name, shape in weight_shapes(spec):
+        part = name.removesuffix(".weight").rpartition(".")[2]
+        total += math.prod(shape) * (4 * heads.get(part, 1) if part.endswith("norm") else dtype_bytes)
+    return total
 
 
 def kept_bytes(files: hub.ModelFiles, method: GgufBlocks) -> int:

@@ -1,53 +1,31 @@
-"""A fleet of simulated engines for a configuration: knobs, memory and prices as an engine would start with them.
-
-Nothing is loaded and nothing is computed. The device is a card of the planner's table, or this machine, whose rates are
-then measured; prices come from a calibration, or from the roofline of model and device.
-"""
+"""A workload through a fleet of simulated engines (`sim_engine`), and the lab's records of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import paceline
-from paceline import hub
-from paceline.assemble.core import scheduler_settings
-from paceline.assemble.files import find_files
-from paceline.assemble.inspect import find_device
-from paceline.assemble.memory import DTYPE_BYTES, memory_request
-from paceline.assemble.step_cost import kv_bytes_per_token, load_calibration, step_prior, timed_here
-from paceline.config import EngineConfig, read_environment, resolve_knobs
+from paceline.assemble.sim_engine import SimulatedEngine, simulated_engine
 from paceline.contracts.artefact import RequestRecord, RunInfo, TargetInfo
-from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
-from paceline.contracts.specs import DeviceSpec, ModelSpec
-from paceline.cost import CalibrationKey, StepCost
-from paceline.cost.memory import MemoryPlan, plan_memory
-from paceline.cost.workspace import step_workspace
+from paceline.cost.prior import Degrees
+from paceline.cost.transfer import Link
 from paceline.errors import ConfigError, UnsupportedError
+from paceline.lab.metrics import compute
 from paceline.lab.workload import WorkloadSpec, load_spec, make_plan, named, scale
 from paceline.lab.workload.traces.reading import open_trace
-from paceline.planner.cards import CARDS
-from paceline.planner.devices import DEVICES
+from paceline.router.scaling import Look, ScalingPolicy
 from paceline.sim.cluster import Joining, Outage, Totals
-from paceline.sim.fleet import ReplicaSpec, for_fleet, make_cluster, size_of
+from paceline.sim.elastic import Elastic, rows_of
+from paceline.sim.fleet import for_fleet, make_cluster, size_of
 from paceline.sim.record import info_of, record_of
+from paceline.sim.split import Split, SplitCluster
 
 _TRACES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".tar", ".tar.gz", ".tgz")
-
-
-@dataclass(frozen=True)
-class SimulatedEngine:
-    """What every replica is, and where its numbers are from."""
-
-    replica: ReplicaSpec
-    cost: StepCost
-    spec: ModelSpec
-    device: DeviceSpec
-    dtype: str
-    memory: MemoryPlan
-    cost_source: str
 
 
 @dataclass(frozen=True)
@@ -59,143 +37,8 @@ class Simulated:
     plan: Sequence[Any]
     totals: Totals
     num_requests: list[int]  # taken in, by replica
-
-
-def simulated_engine(
-    config: EngineConfig, *, card: str | None = None, calibration: Path | str | None = None
-) -> SimulatedEngine:
-    """The engine that `paceline serve` would be with this configuration on the device, as far as can be known before.
-
-    Left out of the memory ledger, so an engine may have fewer blocks: what others take of the device's memory, the
-    process itself, the measured worst step, conversions of 16-bit arithmetic and compiled products on a CPU.
-
-    Without a `card` and a `calibration`, prices are those timed on this machine, if there are any for this model.
-    Raises ConfigError for an unknown card and a calibration of something else, ModelError, CapacityError, and
-    UnsupportedError for what is not simulated.
-    """
-    spec, files = _model(config)
-    device, dtype = _device(config, card)
-    held_as = config.cache.kv_dtype(dtype)
-    held = kv_format(held_as, spec)
-    knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype], kv=held)
-    if spec.state is not None:
-        raise UnsupportedError("recurrent state is not simulated", seen=spec.name, expected="layers with a KV cache")
-    weight_bytes = _weight_bytes(config, spec, files, device if card is None else None, dtype)
-    groups = plan_kv_groups(spec, config.cache.block_size, held.element_bytes, held.scale_bytes)
-    workspace = step_workspace(
-        spec,
-        num_tokens=knobs.max_num_batched_tokens,
-        num_rows=knobs.max_num_seqs,
-        dtype_bytes=DTYPE_BYTES[dtype],
-        num_groups=len(groups),
-        reference=config.numerics == "reference",
-    )
-    memory = plan_memory(
-        memory_request(
-            config,
-            knobs,
-            groups,
-            device_bytes=device.memory_bytes,
-            available_bytes=device.memory_bytes,
-            taken_bytes=0,
-            weight_bytes=weight_bytes,
-            weights_in_place=False,
-        ),
-        workspace,
-    )
-    layout = KVLayout(groups=groups, num_blocks=memory.num_blocks, dtype=held_as)
-    timed = None
-    if calibration is not None:
-        timed = load_calibration(calibration)
-        _check_calibration(timed.key, spec, dtype, layout, device if card is None else None)
-    elif card is None:
-        timed = timed_here(read_environment().home, config, spec, device, dtype)
-    if timed is not None:
-        cost = timed.cost()
-        source = f"{len(timed.cells)} sizes of step timed for {timed.key.model} on {timed.key.device}"
-        if card is not None:
-            source += f", whatever {device.name} would take"
-    else:
-        cost = StepCost.from_prior(step_prior(spec, device, dtype, layout, weight_bytes))
-        source = f"counts over {device.gflops:.4g} GFLOP/s and {device.memory_gbps:.4g} GB/s ({device.source})"
-    replica = ReplicaSpec(
-        settings=scheduler_settings(config, knobs, memory),
-        layout=layout,
-        prefix_caching=config.cache.enable_prefix_caching,
-    )
-    return SimulatedEngine(
-        replica=replica,
-        cost=cost.frozen(),
-        spec=spec,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        cost_source=source,
-    )
-
-
-def _model(config: EngineConfig) -> tuple[ModelSpec, hub.ModelFiles | None]:
-    """From a built-in card, which has no files, or from the model's files."""
-    card = CARDS.get(config.model.model)
-    if card is not None:
-        return card.spec, None
-    files = find_files(config, read_environment())
-    return hub.describe(files), files
-
-
-def _weight_bytes(
-    config: EngineConfig, spec: ModelSpec, files: hub.ModelFiles | None, here: DeviceSpec | None, dtype: str
-) -> int:
-    """As an engine holds them: floats of the compute type, or a GGUF file's blocks where a kernel of this machine
-    (`here`) multiplies them. Cards of the table are GPUs, for which there is no such kernel."""
-    if config.model.quantization == "int8":
-        raise UnsupportedError(
-            "weights rounded to 8 bits are not simulated", seen="quantization=int8", expected="auto or none"
-        )
-    if files is not None and here is not None:
-        from paceline.assemble.plan import kept_bytes
-        from paceline.assemble.weights import find_weight_method
-
-        method = find_weight_method(config, files, device=here.kind, dtype=dtype)
-        if method is not None and files.kind == "gguf":
-            return kept_bytes(files, method)
-    return spec.num_parameters * DTYPE_BYTES[dtype]
-
-
-def _check_calibration(
-    key: CalibrationKey, spec: ModelSpec, dtype: str, layout: KVLayout, here: DeviceSpec | None
-) -> None:
-    """Raise ConfigError when the file was timed for another model or form of it. A card of the planner has no revision
-    of its own; the device counts where it is this machine (`here`)."""
-    seen: dict[str, object] = {"dtype": key.dtype, "kv_bytes_per_token": key.kv_bytes_per_token}
-    asked: dict[str, object] = {"dtype": dtype, "kv_bytes_per_token": kv_bytes_per_token(layout.groups)}
-    if spec.name not in CARDS:
-        seen["revision"], asked["revision"] = key.revision, spec.revision
-    if here is not None:
-        seen["device"], asked["device"] = key.device, f"{here.kind} {here.name}"
-    differ = [name for name, value in asked.items() if seen[name] != value]
-    if differ:
-        raise ConfigError(
-            "this calibration is of something else",
-            seen=", ".join(f"{name} {seen[name]}" for name in differ),
-            expected=", ".join(f"{name} {asked[name]}" for name in differ),
-            fix="run `paceline calibrate` with the model and options that are simulated",
-        )
-
-
-def _device(config: EngineConfig, card: str | None) -> tuple[DeviceSpec, str]:
-    if card is None:
-        return find_device(config)
-    found = DEVICES.get(card)
-    if found is None:
-        raise UnsupportedError(
-            "no device of this name is known",
-            seen=card,
-            expected=", ".join(DEVICES),
-            fix="leave it out for this machine",
-        )
-    dtype = config.model.dtype
-    return found.spec, "bfloat16" if dtype == "auto" else dtype
+    looks: list[Look] = field(default_factory=list)  # of the autoscaler
+    transfer_s: tuple[float, float] = (0.0, 0.0)  # KV between replicas: links busy, prompts waiting for one
 
 
 def load_workload(
@@ -253,10 +96,19 @@ def simulate(
     changes: Sequence[Outage | Joining] = (),
     cold_start_s: float = 0.0,
     macro_steps: bool = True,
+    split: Split | None = None,
+    scaling: ScalingPolicy | None = None,
+    phases: Mapping[str, float] | None = None,
     question: str = "",
     command: str = "",
 ) -> Simulated:
-    """Run a workload through a fleet of such engines. The same arguments give the same run, byte for byte."""
+    """Run a workload through a fleet of such engines. The same arguments give the same run, byte for byte.
+
+    `split`: prefill and decode apart. `scaling`: replicas come and go with the load. `phases`: of a cold start,
+    seconds by name; only shown. Raises ConfigError for what does not go together.
+    """
+    if split is not None and scaling is not None:
+        raise ConfigError("prefill and decode apart do not scale", seen="both", fix="leave one of them out")
     plan = make_plan(workload, seed=seed)
     records: list[RequestRecord] = []
     cluster = make_cluster(
@@ -269,9 +121,13 @@ def simulate(
         seed=seed,
         changes=changes,
         cold_start_s=cold_start_s,
+        slos={name: each.slo for name, each in workload.slo.items()},
         macro_steps=macro_steps,
+        split=split,
     )
+    elastic = None if scaling is None else Elastic(cluster, scaling)
     totals = cluster.run()
+    looks = [] if elastic is None else elastic.looks
     records.sort(key=lambda record: record.id)
     info = info_of(
         workload,
@@ -279,10 +135,71 @@ def simulate(
         records,
         target=_target(engine, num_replicas, router),
         config=_config(engine),
-        fingerprint=_fingerprint(engine, num_replicas, router, changes, cold_start_s, command),
+        fingerprint=_fingerprint(
+            engine, num_replicas, router, changes, cold_start_s, phases, split, scaling, totals, command
+        ),
         question=question,
     )
-    return Simulated(info, records, plan.requests, totals, list(cluster.num_requests))
+    links = (cluster.links.busy_s, cluster.links.waited_s) if isinstance(cluster, SplitCluster) else (0.0, 0.0)
+    return Simulated(info, records, plan.requests, totals, list(cluster.num_requests), looks, links)
+
+
+def with_drafts(engine: SimulatedEngine, lengths: tuple[float, ...]) -> SimulatedEngine:
+    """The same engine with speculation, by its acceptance curve: tokens a step yields with 1, 2, ... drafts."""
+    settings = msgspec.structs.replace(engine.replica.settings, num_draft_tokens=len(lengths))
+    drafting = msgspec.structs.replace(engine.replica, settings=settings, acceptance=lengths)
+    return replace(engine, replica=drafting)
+
+
+def degrees_of(tp: int, pp: int, ep: int) -> Degrees:
+    """Over how many devices one engine is divided."""
+    return Degrees(tp=tp, pp=pp, ep=ep)
+
+
+def link_of(text: str, engine: SimulatedEngine) -> Link:
+    """`GBPS[,US]`, or the network of the engine's card. Raises ConfigError where there is neither."""
+    if not text:
+        if engine.link is None:
+            raise ConfigError("nothing is known about the link that carries KV", fix="say it: --kv-link 50,20")
+        return engine.link
+    gbps, _, latency = text.partition(",")
+    try:
+        return Link(gbps=float(gbps), latency_us=float(latency or 0))
+    except ValueError:
+        raise ConfigError(
+            "--kv-link was not understood", seen=text, expected="GB/s one way, and microseconds: 50,20"
+        ) from None
+
+
+def is_met(simulated: Simulated) -> bool:
+    """Every class had the share of good requests that it asks for: a burst was survived."""
+    metrics = compute(simulated.info, simulated.records)
+    shares = {each.name: each.share for each in simulated.info.slo}
+    for group in metrics.groups:
+        if group.kind == "class" and group.num_requests and group.name in shares:
+            good = group.attainment.value
+            if good is None or good < shares[group.name]:
+                return False
+    return True
+
+
+def scale_up_budget(run: Callable[[float], Simulated], most_s: float, *, tries: int = 7) -> tuple[float, float | None]:
+    """The longest cold start with which the targets are still met, and the shortest that was too long (None: none up to
+    `most_s` was): the time that a scale-up may take. `run(cold start)` simulates. A longer cold start is taken to be
+    worse, so it is found by halving. Raises ConfigError where the targets are missed even without any cold start."""
+    if is_met(run(most_s)):
+        return most_s, None
+    if not is_met(run(0.0)):
+        raise ConfigError(
+            "the targets are missed whatever the cold start",
+            seen="a cold start of 0 s",
+            fix="allow more replicas, more of them at a look, or a shorter period",
+        )
+    low, high = 0.0, most_s
+    for _ in range(tries):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_met(run(middle)) else (low, middle)
+    return low, high
 
 
 def _target(engine: SimulatedEngine, num_replicas: int, router: str) -> TargetInfo:
@@ -320,9 +237,13 @@ def _fingerprint(
     router: str,
     changes: Sequence[Outage | Joining],
     cold_start_s: float,
+    phases: Mapping[str, float] | None,
+    split: Split | None,
+    scaling: ScalingPolicy | None,
+    totals: Totals,
     command: str,
 ) -> dict[str, Any]:
-    device = engine.device
+    device, degrees = engine.device, engine.degrees
     found: dict[str, Any] = {
         "simulation": {
             "replicas": num_replicas,
@@ -330,6 +251,11 @@ def _fingerprint(
             "prices": engine.cost_source,
             "changes": [_shown(change) for change in changes],
             "cold_start_s": cold_start_s,
+            **({} if not phases else {"cold_start_phases_s": dict(phases)}),
+            **({} if degrees.num_ranks == 1 else {"devices_per_replica": str(degrees)}),
+            **({} if split is None else {"prefill_and_decode": msgspec.to_builtins(split)}),
+            **({} if scaling is None else {"scaling": msgspec.to_builtins(scaling)}),
+            "replica_seconds": round(totals.replica_s, 3),
         },
         "device": {
             "name": device.name,
@@ -351,9 +277,17 @@ def _shown(change: Outage | Joining) -> str:
 __all__ = [
     "Joining",
     "Outage",
+    "ScalingPolicy",
     "Simulated",
     "SimulatedEngine",
+    "Split",
+    "degrees_of",
+    "is_met",
+    "link_of",
     "load_workload",
+    "rows_of",
+    "scale_up_budget",
     "simulate",
     "simulated_engine",
+    "with_drafts",
 ]

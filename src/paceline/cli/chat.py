@@ -101,10 +101,20 @@ def converse(talker: Talker, history: Messages, params: SamplingParams) -> None:
 
 
 def answer(talker: Talker, messages: Messages, params: SamplingParams) -> str:
-    """Print the answer as it comes; returns it whole."""
+    """Print the answer as it comes; returns it whole. Reasoning that a server tells apart stands before it, between
+    lines that say so, and is not part of it."""
     parts: list[str] = []
+    thinks = False
     for delta in talker.chat_stream(messages, params):
-        print(delta.text, end="", flush=True)
-        parts.append(delta.text)
+        thought = getattr(delta, "thought", "")
+        if thought:
+            print("" if thinks else "[reasoning]\n", end="")
+            thinks = True
+            print(thought, end="", flush=True)
+        if delta.text:
+            print("\n[answer]\n" if thinks else "", end="")
+            thinks = False
+            print(delta.text, end="", flush=True)
+            parts.append(delta.text)
     print()
     return "".join(parts)

@@ -27,6 +27,7 @@ class RemoteError(RequestError):
 @dataclass(frozen=True)
 class Piece:
     text: str
+    thought: str = ""  # reasoning, which is no part of the answer
 
 
 class RemoteChat:
@@ -67,7 +68,8 @@ class RemoteChat:
                 if "error" in event:
                     raise RemoteError(str(event["error"].get("message", "the server ended the answer")))
                 for choice in event.get("choices", ()):
-                    yield Piece(choice["delta"].get("content") or "")
+                    delta = choice["delta"]
+                    yield Piece(delta.get("content") or "", delta.get("reasoning_content") or "")
             raise RemoteError("the answer broke off", fix="ask again")
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     reuse: float  # KV kept for the prefix cache, as a multiple of the running rows' KV (CPU)
     utilization: dict[str, float]  # of memory, by device kind
     prefill_priority: Literal["decode_first", "prefill_first"]
+    scheduling_mode: Literal["fixed", "auto"]
     saturate: bool  # rows follow throughput rather than the decode target
 
 
@@ -54,6 +55,7 @@ GOALS: dict[Profile, Goal] = {
         reuse=0.5,
         utilization={"cpu": 0.6, "cuda": 0.9},
         prefill_priority="decode_first",
+        scheduling_mode="auto",
         saturate=False,
     ),
     "batch": Goal(
@@ -69,6 +71,7 @@ GOALS: dict[Profile, Goal] = {
         reuse=0.5,
         utilization={"cpu": 0.8, "cuda": 0.92},
         prefill_priority="prefill_first",
+        scheduling_mode="fixed",
         saturate=True,
     ),
     "long-context": Goal(
@@ -84,6 +87,7 @@ GOALS: dict[Profile, Goal] = {
         reuse=1.0,
         utilization={"cpu": 0.8, "cuda": 0.92},
         prefill_priority="decode_first",
+        scheduling_mode="fixed",
         saturate=False,
     ),
 }
@@ -108,6 +112,7 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     prefill_chunk_tokens: int
     min_prefill_tokens: int
     prefill_priority: Literal["decode_first", "prefill_first"]
+    scheduling_mode: Literal["fixed", "auto"]
     max_wait_ms: float
     expected_context: int
     prefix_cache_reserve: float
@@ -197,11 +202,12 @@ class _Resolver:
         priority = self.knob(
             "prefill_priority",
             s.prefill_priority,
-            goal.prefill_priority,
+            wanted := "decode_first" if s.scheduling_mode == "auto" else goal.prefill_priority,
             "running decodes keep their pace"
-            if goal.prefill_priority == "decode_first"
+            if wanted == "decode_first"
             else "full rows sooner: throughput counts, pace does not",
         )
+        mode = self.mode(priority)
         step_ms = self.roof.decode_ms(rows, max(1, context // 2))
         wait = round(min(100.0, goal.wait_steps * step_ms), 1)
         wait = self.knob(
@@ -221,6 +227,7 @@ class _Resolver:
             prefill_chunk_tokens=chunk,
             min_prefill_tokens=minimum,
             prefill_priority=priority,
+            scheduling_mode=mode,
             max_wait_ms=wait,
             expected_context=context,
             prefix_cache_reserve=reserve,
@@ -326,6 +333,25 @@ class _Resolver:
                 fix=f"lower min_prefill_tokens to at most {room}, lower max_num_seqs or raise max_num_batched_tokens",
             )
         return int(self.knob("min_prefill_tokens", explicit, value, reason))
+
+    def mode(self, prefill_priority: str) -> Any:
+        """Whether targets and prices decide what a step takes. Raises ConfigError where that was set beside what it
+        would decide."""
+        s, value = self.config.scheduling, self.goal.scheduling_mode
+        reason = "classes of service have targets, and steps a predicted time"
+        if value == "fixed":
+            reason = "throughput or length counts; targets per token do not"
+        given = [f"{n}={v}" for n, v in (("batching", s.batching), ("prefill_priority", prefill_priority))]
+        if s.batching != "continuous" or prefill_priority != "decode_first":
+            value, reason = "fixed", f"{' and '.join(given)} say who is served first"
+            if s.scheduling_mode == "auto":
+                raise ConfigError(
+                    "scheduling_mode=auto decides by itself who is served first",
+                    seen=", ".join(given),
+                    expected="batching=continuous and prefill_priority=decode_first",
+                    fix="leave scheduling_mode out, or set the other two so",
+                )
+        return self.knob("scheduling_mode", s.scheduling_mode, value, reason)
 
     def reserve(self, rows: int, context: int, room: int) -> float:
         value = self.goal.reuse

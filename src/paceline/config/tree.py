@@ -196,6 +196,16 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["decode_first", "prefill_first"] | None,
         option("Who is served first from a step's tokens: running decodes or prompts.", "batch", derived=True),
     ] = None
+    scheduling_mode: Annotated[
+        Literal["fixed", "auto"] | None,
+        option(
+            "fixed: a step takes what the other options say, in order of arrival. auto: latency targets of the "
+            "classes of service and predicted step times decide how much of a prompt a step takes, who is next and "
+            "when one more row is let in; the other options are its bounds.",
+            "batch",
+            derived=True,
+        ),
+    ] = None
     max_wait_ms: Annotated[
         float | None,
         option("How long a request may wait for a fuller batch.", "batch", unit="ms", derived=True, ge=0),

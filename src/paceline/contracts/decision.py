@@ -31,12 +31,17 @@ class Reason(StrEnum):
     LEADER_PREFILL = "leader_prefill"  # choice 0 of the same call is computing the prompt
     BATCH_WAIT = "batch_wait"  # max_wait_ms has not passed and the batch is not full
     STATIC_BATCH = "static_batch"  # static batching: the running batch must end first
+    PACE = "pace"  # with one more row, running ones would miss their TPOT target
+    LATE = "late"  # its TTFT target cannot be met any more: those in time go first
     AFTER_PREEMPTION = "after_preemption"  # nothing is admitted in a step that preempted
+    # clamp
+    TPOT_OUT_OF_REACH = "tpot_out_of_reach"  # a row alone would miss its TPOT target, so none is scheduled for
     # admit, chunk
     COLD = "cold"  # nothing cached for its first block
     CACHE_HIT = "cache_hit"
     RESUMED = "resumed"
     CHUNKED = "chunked"  # the prompt is longer than what this step may take
+    PACED = "paced"  # the step takes in so much of the prompt that rows keep to their TPOT target
     FIRST_TOKEN_FIRST = "first_token_first"  # rows of tenants above their part skip the step of its first token
     # preempt
     BLOCKS_FOR_DECODE = "blocks_for_decode"
@@ -50,6 +55,7 @@ class Reason(StrEnum):
     INVALID = "invalid"
     QUEUE_REQUESTS = "queue_requests"
     QUEUE_TOKENS = "queue_tokens"
+    TOO_LATE = "too_late"  # its first token would miss its target
     # finish
     STOP_TOKEN = "stop_token"
     STOP_STRING = "stop_string"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -166,6 +167,7 @@ BlockKey: TypeAlias = bytes
 """128-bit chained digest of (domain, all tokens up to the block's end). With the group's index it names one block."""
 
 
+@lru_cache(maxsize=1024)
 def root_key(domain: CacheDomain) -> BlockKey:
     """The parent of a sequence's first block. Length-prefixed fields, so no two domains can encode alike."""
     digest = hashlib.blake2b(digest_size=16, person=b"paceline-kv-root")
@@ -181,10 +183,9 @@ def chain_key(parent: BlockKey, token_ids: np.ndarray | bytes, extras: Sequence[
 
     `extras` is what else the block's content depends on (media digests): length-prefixed, in order.
     """
-    digest = hashlib.blake2b(parent, digest_size=16, person=b"paceline-kv-blk1")
     if not isinstance(token_ids, bytes):
         token_ids = np.ascontiguousarray(token_ids, dtype="<i4").tobytes()
-    digest.update(token_ids)
+    digest = hashlib.blake2b(parent + token_ids, digest_size=16, person=b"paceline-kv-blk1")
     for extra in extras:
         digest.update(len(extra).to_bytes(8, "little"))
         digest.update(extra)

@@ -87,6 +87,34 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
+class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at one engine between steps."""
+
+    num_decoding: int  # rows that make a token in each step
+    decode_context_tokens: int  # that they hold together
+    prefill_tokens_ahead: int  # prompt positions not computed yet, of running and waiting requests
+    num_ahead: int = 0  # requests those belong to
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    prefill_chunk_tokens: int | None = None
+    min_prefill_tokens: int = 1
+    mean_tokens_left: float = 0.0  # that a decoding row still makes; 0: not known, rows are taken to end in time
+    ms_left_in_step: float = 0.0
+
+
+class Predicted(Protocol):
+    """Milliseconds, with an interval: `lo <= value <= hi`."""
+
+    @property
+    def value(self) -> float: ...
+
+    @property
+    def lo(self) -> float: ...
+
+    @property
+    def hi(self) -> float: ...
+
+
 class CostModel(Protocol):
     """Milliseconds for work. Scheduling asks it; executors' reports teach it."""
 
@@ -99,6 +127,10 @@ class CostModel(Protocol):
     def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
         """Most positions of one prompt, behind `num_cached` others, that a step of `shape` takes in and still ends
         within `ms`; 0 when not even one fits."""
+        ...
+
+    def predict_ttft(self, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0) -> Predicted:
+        """Time from now to the first token of a prompt of `num_prompt` tokens, `num_cached` of them in the cache."""
         ...
 
     def observe(self, shape: StepShape, ms: float) -> None:
@@ -135,6 +167,16 @@ class Grammar(Protocol):
     def clone(self) -> Grammar:
         """Another text in the same state. Clones may share their limits: then all of them are of no use when one is,
         and those that had no error yet may call legal tokens illegal."""
+        ...
+
+    @property
+    def finishes(self) -> bool:
+        """Near the limit of its answer, the text is to be led to its end by `way_out`."""
+        ...
+
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        """Tokens that make the text whole, at most `most`: none where it is, unless it is to go `further`. None where
+        no way was found. The same for every clone in the same state; nothing changes."""
         ...
 
     @property
@@ -193,6 +235,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     wasted_tokens: int = 0
     output_tokens: int = 0
     saved_prefill_ms: float = 0.0  # prefix hits, priced by the cost model
+    num_refused_late: int = 0  # their first token would have missed its target
+    num_late: int = 0  # whose turn went to others because their TTFT target could not be met any more
+    num_paced_steps: int = 0  # that took in less of a prompt for the sake of running rows
     stalled: bool = False
     trouble: str = ""  # why it is stalled, or has stopped for good, with the last decisions; lines of text for people
     last_step: dict[str, float] = msgspec.field(default_factory=dict)  # rows, tokens, decode_rows, host_us, device_ms

@@ -291,7 +291,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0  # lower is served first, as in vLLM; strictly lower may preempt
     latency_class: str = "default"
     tenant: str = "default"
-    slo: Slo = Slo()
+    slo: Slo = Slo()  # what it is scheduled for: its class's targets, or later ones. No client can ask for sooner
+    refuse_late: bool = False  # do not take it in if its TTFT target would surely be missed
     deadline: float | None = None  # engine clock; the request is ended then, wherever it is
     queue_deadline: float | None = None  # ended then if it was never admitted
     adapter_digest: bytes = b""

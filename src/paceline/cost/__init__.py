@@ -13,6 +13,7 @@ engine. No clock and no files: times and bytes are passed in.
 
 from __future__ import annotations
 
+from paceline.contracts.ports import EngineSnapshot
 from paceline.cost.calibration import (
     Calibration,
     CalibrationKey,
@@ -27,7 +28,7 @@ from paceline.cost.linear import LinearStepCost
 from paceline.cost.model import StepCost
 from paceline.cost.prior import Degrees, StepPrior
 from paceline.cost.transfer import Link, Transfers
-from paceline.cost.ttft import EngineSnapshot, predict_ttft
+from paceline.cost.ttft import predict_ttft
 
 __all__ = [
     "Calibration",

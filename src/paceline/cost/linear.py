@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.contracts.ports import Prices, StepShape
+from paceline.contracts.ports import EngineSnapshot, Prices, StepShape
+from paceline.cost.estimate import Estimate, exact
 from paceline.cost.room import most_tokens
+from paceline.cost.ttft import predict_ttft
 from paceline.errors import ConfigError
 
 
@@ -61,6 +63,14 @@ class LinearStepCost:
     def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
         """Most positions of one prompt behind `num_cached` others that a step of `shape` takes within `ms`."""
         return most_tokens(self.step_ms, ms, shape, num_cached, at_most)
+
+    def estimate(self, shape: StepShape) -> Estimate:
+        """The step's time; a price that is given is exact."""
+        return exact(self.step_ms(shape), "prices that were given")
+
+    def predict_ttft(self, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0) -> Estimate:
+        """Milliseconds to the first token of a prompt that comes now."""
+        return predict_ttft(self, snapshot, num_prompt, num_cached)
 
     def observe(self, shape: StepShape, ms: float) -> None:
         self.last_observed = (shape, ms)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from math import inf, sqrt
 from typing import Protocol
 
-from paceline.contracts.ports import Prices, StepShape
+from paceline.contracts.ports import EngineSnapshot, Prices, StepShape
 from paceline.cost.estimate import NINE_IN_TEN, Estimate, Tier
 from paceline.cost.features import KNOTS, NUM_FEATURES, decode_shape, features, prefill_shape
 from paceline.cost.fit import PriceFit
 from paceline.cost.prior import HIGH, LOW
 from paceline.cost.room import most_tokens
+from paceline.cost.ttft import predict_ttft
 
 NEAR = 0.02  # sizes this close to a timed one count as it
 BEYOND = 0.1  # sizes this far out of what was timed are extrapolated
@@ -116,6 +117,10 @@ class StepCost:
     def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
         """Most positions of one prompt, behind `num_cached` others, that a step of `shape` takes within `ms`."""
         return most_tokens(self.step_ms, ms, shape, num_cached, at_most)
+
+    def predict_ttft(self, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0) -> Estimate:
+        """Milliseconds to the first token of a prompt that comes now."""
+        return predict_ttft(self, snapshot, num_prompt, num_cached)
 
     def observe(self, shape: StepShape, ms: float) -> None:
         """A step of `shape` took `ms`. Nothing is learnt from a step without rows or time, and once prices have settled

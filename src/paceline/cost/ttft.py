@@ -10,33 +10,20 @@ Not seen: preemption, prefixes that will be found by then, requests of a higher 
 from __future__ import annotations
 
 from math import ceil
+from typing import Protocol
 
-import msgspec
-
+from paceline.contracts.ports import EngineSnapshot, StepShape
 from paceline.cost.estimate import Estimate
 from paceline.cost.features import decode_shape, joined, prefill_shape
-from paceline.cost.model import StepCost
-from paceline.cost.prior import StepPrior
 
 
-class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A look at one engine between steps."""
+class Estimates(Protocol):
+    """Whoever prices a step with an interval."""
 
-    num_decoding: int  # rows that make a token in each step
-    decode_context_tokens: int  # that they hold together
-    prefill_tokens_ahead: int  # prompt positions not computed yet, of running and waiting requests
-    num_ahead: int = 0  # requests those belong to
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    prefill_chunk_tokens: int | None = None
-    min_prefill_tokens: int = 1
-    mean_tokens_left: float = 0.0  # that a decoding row still makes; 0: not known, rows are taken to end in time
-    ms_left_in_step: float = 0.0
+    def estimate(self, shape: StepShape) -> Estimate: ...
 
 
-def predict_ttft(
-    cost: StepCost | StepPrior, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0
-) -> Estimate:
+def predict_ttft(cost: Estimates, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0) -> Estimate:
     """Milliseconds from now to the first token of a prompt of `num_prompt` tokens, `num_cached` of them in the cache.
 
     A request behind others shares its steps with them; all steps are priced as one from the middle of its prompt.

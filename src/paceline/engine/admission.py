@@ -19,11 +19,14 @@ from paceline.contracts.request import (
     may_share_prompt,
     shown,
 )
+from paceline.contracts.slo import Slo
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.request_state import RequestState
 from paceline.engine.settings import SchedulerSettings
 from paceline.engine.stop import StopAutomata, StopMatcher, StopRules
 from paceline.errors import QueueFullError, RequestError
+
+_NO_TARGETS = Slo()
 
 
 class Admission:
@@ -87,7 +90,8 @@ class Admission:
                     seen=token,
                     expected=f"0 to {vocab_size - 1}",
                 )
-        sampling.check_vocabulary(vocab_size)
+        if sampling.logit_bias or sampling.stop_token_ids or sampling.logprob_token_ids:
+            sampling.check_vocabulary(vocab_size)
         if request.grammar is not None and not self._caps.masks:
             raise RequestError(
                 "this executor draws tokens without looking at a grammar", param="grammar", fix="leave it out"
@@ -103,11 +107,23 @@ class Admission:
             ) from None
         if request.adapter_digest:
             raise RequestError("adapters are not supported by this engine", param="adapter_digest", fix="leave it out")
-        if (request.stop_strings or sampling.stop) and self.token_bytes is None:
+        if request.stop_strings or sampling.stop:
+            self._check_stops(request)
+        if sampling.max_tokens is not None and len(request.prior_output) >= sampling.max_tokens:
+            raise RequestError(
+                "prior_output already has max_tokens tokens",
+                param="max_tokens",
+                seen=sampling.max_tokens,
+                expected=f"more than {len(request.prior_output)}",
+            )
+        self._check_length(request)
+
+    def _check_stops(self, request: Request) -> None:
+        if self.token_bytes is None:
             raise RequestError(
                 "stop strings need the bytes of tokens, which this engine was not given",
                 param="stop",
-                seen=list(sampling.stop),
+                seen=list(request.sampling.stop),
                 fix="use stop_token_ids, or build the engine with token_bytes",
             )
         if not all(request.stop_strings):
@@ -122,14 +138,6 @@ class Admission:
                 seen=f"{len(request.stop_strings)} strings of up to {max(map(len, request.stop_strings))} bytes",
                 expected=f"at most {MAX_STOP_STRINGS} strings of at most {MAX_STOP_BYTES} bytes",
             )
-        if sampling.max_tokens is not None and len(request.prior_output) >= sampling.max_tokens:
-            raise RequestError(
-                "prior_output already has max_tokens tokens",
-                param="max_tokens",
-                seen=sampling.max_tokens,
-                expected=f"more than {len(request.prior_output)}",
-            )
-        self._check_length(request)
 
     def _check_numbers(self, request: Request) -> None:
         """Numbers that heaps are ordered by: one NaN among them would hide those behind it."""
@@ -141,6 +149,8 @@ class Admission:
                 expected="a whole number (int) within int32",
             )
         slo = request.slo
+        if _is_plain(request.arrival) and request.deadline is None is request.queue_deadline and slo == _NO_TARGETS:
+            return
         for param, value, optional in (
             ("arrival", request.arrival, False),
             ("deadline", request.deadline, True),
@@ -267,6 +277,11 @@ class Admission:
         """Ids that end this request: end of sequence (unless ignored), then its own, each once."""
         eos = () if request.sampling.ignore_eos else self.eos_token_ids
         return tuple(dict.fromkeys((*eos, *request.sampling.stop_token_ids)))
+
+
+def _is_plain(value: object) -> bool:
+    """A finite float, as nearly all are: the long way is for the others."""
+    return type(value) is float and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _most_that_fits(kv: KVManager, most: int) -> int:

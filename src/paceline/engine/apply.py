@@ -7,6 +7,8 @@ findable, and what is final is handed out. A fault ends its own request and noth
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from paceline.contracts.decision import Reason
 from paceline.contracts.request import FinishReason, TokenLogprob
 from paceline.contracts.step import StepResult
@@ -74,12 +76,30 @@ class Applier:
             self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), result.grammar_ends.get(row, 0), now)
         life.step_done(flight.step, now)
 
+    def apply_drawn(self, flight: Flight, draw: Callable[[int, int], int], now: float, *, tell: bool) -> None:
+        """The same for rows without drafts, masks, logprobs and stop strings, of a plan that was not written."""
+        life = self._life
+        life.applied_step = flight.step
+        columns = zip(flight.states, flight.epochs, flight.counts, flight.samples, strict=True)
+        for state, epoch, count, sample in columns:
+            if state.epoch != epoch:
+                continue
+            state.computed += count
+            if not sample:
+                self.commit(state, now)
+                continue
+            assert state.is_plain, "only a written plan can ask for more than a token"
+            state.pending -= 1
+            self.one_token(state, draw(state.request_id, len(state.output)), count, now, tell=tell)
+        life.step_done(flight.step, now)
+
     def _waste(self, state: RequestState, count: int) -> None:
         state.wasted_tokens += count
         self._life.wasted_tokens += count
 
-    def one_token(self, state: RequestState, token: int, count: int, now: float) -> None:
-        """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar."""
+    def one_token(self, state: RequestState, token: int, count: int, now: float, *, tell: bool = True) -> None:
+        """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar. `tell` False: nobody wants to
+        hear of it unless it is the request's first or last."""
         rules = state.rules
         output = state.output
         index = len(output)
@@ -94,7 +114,10 @@ class Applier:
             if finish is not None:
                 self._end(state, finish, [token], None, now)
                 return
-        self._life.emit(state, [token], None, now)
+        if tell or not state.output_tokens:
+            self._life.emit(state, [token], None, now)
+        else:
+            self._life.count(state, 1, now)
 
     def _accept(
         self,

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from paceline.contracts.kv import KVGroupSpec, KVLayout
-from paceline.contracts.ports import CostModel, ExecutorCaps, StepShape
+from paceline.contracts.ports import CostModel, EngineSnapshot, ExecutorCaps, Predicted, StepShape
 from paceline.contracts.request import Request, SamplingParams, TokenPrompt
 from paceline.contracts.step import StepPlan, StepResult, encode
 from paceline.engine.decisions import DecisionRing
@@ -42,6 +42,9 @@ class _FlatCost:
 
     def tokens_within(self, ms: float, shape: StepShape, num_cached: int = 0, *, at_most: int) -> int:
         return at_most
+
+    def predict_ttft(self, snapshot: EngineSnapshot, num_prompt: int, num_cached: int = 0) -> Predicted:
+        raise NotImplementedError("nothing in a timed step asks for it")
 
     def observe(self, shape: StepShape, ms: float) -> None:
         pass

@@ -17,7 +17,7 @@ Not covered: what a block contains (`prefix_cache`), who holds it (`kv_manager`)
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 Label = TypeVar("Label")
@@ -94,19 +94,23 @@ class BlockPool(Generic[Label]):
         assert count - promised <= max(0, self.available)
         self.reserved -= promised
         self.version += 1
-        blocks = []
-        for _ in range(count):
-            if self._returned:
-                block = self._returned.pop()
-            elif self._next_fresh <= self.num_blocks:
-                block = self._next_fresh
-                self._next_fresh += 1
-            else:
-                block, _none = self._cached.popitem(last=False)
-                self.num_evictions += 1
-                self._on_evict(self._labels.pop(block))
-            self._refs[block] = 1
+        refs, returned = self._refs, self._returned
+        if count <= len(returned):
+            blocks = returned[: -count - 1 : -1]
+            del returned[len(returned) - count :]
+            refs.update(dict.fromkeys(blocks, 1))
+            return blocks
+        blocks = returned[::-1]
+        returned.clear()
+        fresh = min(count - len(blocks), self.num_blocks - self._next_fresh + 1)
+        blocks += range(self._next_fresh, self._next_fresh + fresh)
+        self._next_fresh += fresh
+        for _ in range(count - len(blocks)):
+            block, _none = self._cached.popitem(last=False)
+            self.num_evictions += 1
+            self._on_evict(self._labels.pop(block))
             blocks.append(block)
+        refs.update(dict.fromkeys(blocks, 1))
         return blocks
 
     def ref(self, block: int) -> None:
@@ -145,6 +149,24 @@ class BlockPool(Generic[Label]):
             self._limbo.add(block)
         else:
             self._settle(block)
+
+    def deref_all(self, blocks: Sequence[int], *, pin: Pin | None = None) -> None:
+        """`deref` of each, in order; in one go where nothing is pinned or backed."""
+        if pin is not None or self._backers or self._pin_counts:
+            for block in blocks:
+                self.deref(block, pin=pin)
+            return
+        refs, labels, cached, returned = self._refs, self._labels, self._cached, self._returned
+        self.version += len(blocks)
+        for block in blocks:
+            if refs[block] > 1:
+                refs[block] -= 1
+                continue
+            del refs[block]
+            if block in labels:
+                cached[block] = None
+            else:
+                returned.append(block)
 
     def _settle(self, block: int) -> None:
         if block in self._labels:

@@ -8,10 +8,10 @@ from paceline.contracts.decision import Decision, Kind, Reason
 
 
 class DecisionRing:
-    """Keeps the newest `capacity` decisions of the scheduler, in order."""
+    """Keeps the newest `capacity` decisions of the scheduler, in order. 0: nobody asks, and none are made."""
 
     def __init__(self, capacity: int = 4096) -> None:
-        assert capacity >= 1
+        assert capacity >= 0
         self.capacity = capacity
         self.num_recorded = 0
         self._ring: deque[Decision] = deque()
@@ -21,6 +21,7 @@ class DecisionRing:
         return len(self._ring)
 
     def record(self, decision: Decision) -> None:
+        assert self.capacity, "a ring without room is not told"
         if len(self._ring) == self.capacity:
             oldest = self._ring.popleft()
             of_request = self._by_request[oldest.request_id]

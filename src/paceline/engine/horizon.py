@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,6 +39,8 @@ class DecodeRun(msgspec.Struct, frozen=True):
 
     num_steps: int  # at least 1
     rows: tuple[int, ...]  # in the order of a plan
+    request_ids: tuple[int, ...]  # of the rows
+    positions: tuple[int, ...]  # output position of the first token that each row draws
     shape: StepShape  # of the first; each later one has one token of context more per row
 
 
@@ -62,16 +65,22 @@ class Horizon:
         if steps < 1:
             return None
         context = 0
+        if self._builder.may_leave_out(running.values()):
+            return None
+        rows: list[int] = []
+        positions: list[int] = []
         for state in running.values():
             planned = state.planned
             if state.known - planned != 1 or state.pending:
                 return None
-            if not _plain(state):
+            if not state.is_plain:
                 return None
             left = state.limit - state.known
             if left < steps:
                 steps = left
             context += planned
+            rows.append(state.row)
+            positions.append(len(state.output))
         num_rows = len(running)
         available = self._life.kv.num_available
         if num_rows * (steps // self._block_size + 2) * self._num_groups > available:
@@ -85,7 +94,7 @@ class Horizon:
             context_tokens=context,
             attention_pairs=context + num_rows,
         )
-        return DecodeRun(steps, tuple([state.row for state in running.values()]), shape)
+        return DecodeRun(steps, tuple(rows), tuple(running), tuple(positions), shape)
 
     def _waiting_steps(self) -> int:
         """Steps for which those who wait keep waiting for the reason that is on record; 0: ask the planner."""
@@ -114,69 +123,87 @@ class Horizon:
                 num += -(-beyond // size)
         return num * self._num_groups
 
-    def apply_repeated(self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float]) -> None:
+    def apply_repeated(
+        self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float], *, tell: bool = True
+    ) -> None:
         """`tokens[i]` are those of row i of the run, one for each step that is done; `times[j]` is when step j was
-        planned and the one before it applied, the last of them the end of the last step (seconds)."""
+        planned and the one before it applied, the last of them the end of the last step (seconds). `tell` False:
+        only those hand out an output that have their first token, or their last."""
         life, applier = self._life, self._applier
         num = len(times) - 1
         states = list(life.running.values())
+        num_rows = len(states)
         assert 1 <= num <= run.num_steps
-        assert len(states) == len(run.rows) == len(tokens)
+        assert num_rows == len(run.rows) == len(tokens)
         life.step += num
         last_step = life.applied_step = life.step - 1
-        life.computed_tokens += num * len(states)
-        computed = [state.computed for state in states]
-        for state in states:
-            if state.planned < state.frontier:
-                again = min(state.planned + num, state.frontier) - state.planned
+        life.computed_tokens += num * num_rows
+        if self._builder.charges is not None:
+            self._builder.charges.charge_run(states, num)
+        now = times[-1]
+        chunks = list(zip(times[1:], repeat(1)))
+        before = chunks[:-1]  # of all steps but the last
+        computed: list[int] = []
+        alone: list[bool] = []  # the last token is looked at by itself
+        for state, drawn in zip(states, tokens, strict=True):
+            begin = state.computed
+            computed.append(begin)
+            if begin < state.frontier:
+                again = min(begin + num, state.frontier) - begin
                 state.wasted_tokens += again
                 life.wasted_tokens += again
             state.computed_tokens += num
             state.planned += num
             state.last_step = state.last_draw_step = last_step
-        if self._builder.charges:
-            for state in states:
-                life.queue.charge(state, num)
-        if num > 1:
-            self._take_in(states, tokens, num - 1, times)
+            ends = tell or state.known + num >= state.limit or not state.output_tokens or bool(state.rules.stop_ids)
+            alone.append(ends)
+            if not ends:
+                state.output += drawn
+                state.known += num
+                state.output_tokens += num
+                state.timeline.chunks += chunks
+                life.output_tokens += num
+            elif num > 1:
+                self._take_in(state, drawn[: num - 1], before, tell)
         self._blocks(states, computed, num, times)
-        now = times[-1]
-        for state, begin, drawn in zip(states, computed, tokens, strict=True):
-            state.computed = begin + num
-            applier.one_token(state, drawn[num - 1], 1, now)
+        for state, begin, drawn, ends in zip(states, computed, tokens, alone, strict=True):
+            state.computed = computed_now = begin + num
+            if ends:
+                applier.one_token(state, drawn[num - 1], 1, now, tell=tell)
+            elif state.kv is not None and computed_now >= state.kv.next_commit:
+                applier.commit(state, now)
         life.step_done(last_step, now)
 
-    def _take_in(
-        self, states: list[RequestState], tokens: Sequence[Sequence[int]], num: int, times: Sequence[float]
-    ) -> None:
-        """The tokens of the first `num` steps: none of them ends its request."""
-        life = self._life
-        chunks = [(time, 1) for time in times[1 : num + 1]]
-        for state, drawn in zip(states, tokens, strict=True):
-            ids = list(drawn[:num])
-            assert not state.rules.stop_ids or state.rules.stop_ids.isdisjoint(ids), "a token in a run ends nothing"
-            state.output += ids
-            state.known += num
-            state.output_tokens += num
-            state.timeline.chunks += chunks
-            life.outputs.append(RequestOutput(request_id=state.request_id, token_ids=ids))
-        life.output_tokens += num * len(states)
+    def _take_in(self, state: RequestState, ids: Sequence[int], chunks: list[tuple[float, int]], tell: bool) -> None:
+        """Tokens of steps none of which ends the request, and when they came."""
+        num = len(ids)
+        stop_ids = state.rules.stop_ids
+        assert not stop_ids or stop_ids.isdisjoint(ids), "a token in a run ends nothing"
+        if tell or not state.output_tokens:
+            self._life.outputs.append(RequestOutput(request_id=state.request_id, token_ids=list(ids)))
+        state.output += ids
+        state.known += num
+        state.output_tokens += num
+        self._life.output_tokens += num
+        state.timeline.chunks += chunks
 
     def _blocks(self, states: list[RequestState], computed: list[int], num: int, times: Sequence[float]) -> None:
         """What the plans take and the applied steps publish, in their order: by step, plans first, then by row. What
         the last step publishes is left to it."""
-        events: list[tuple[int, int, int]] = []  # step, counted from 1; take or publish; index of the row
+        size, kv_manager, commit = self._block_size, self._life.kv, self._applier.commit
+        grows: list[tuple[int, int, int]] = []  # step, counted from 1; take or publish; index of the row
+        commits: list[tuple[int, int, int]] = []
         for index, state in enumerate(states):
             kv = state.kv
             assert kv is not None
             if (step := state.capacity - computed[index] + 1) <= num:
-                events.append((step, _GROW, index))
+                grows.append((step, _GROW, index))
             if (step := max(1, kv.next_commit - computed[index])) < num:
-                events.append((step, _COMMIT, index))
-        if not events:
+                commits.append((step, _COMMIT, index))
+        if self._blocks_at_once(states, computed, grows, commits, num, times):
             return
+        events = grows + commits
         heapify(events)
-        size, kv_manager, commit = self._block_size, self._life.kv, self._applier.commit
         while events:
             step, kind, index = heappop(events)
             state, begin = states[index], computed[index]
@@ -195,12 +222,38 @@ class Horizon:
                 if (step := max(step + 1, kv.next_commit - begin)) < num:
                     heappush(events, (step, _COMMIT, index))
 
-
-def _plain(state: RequestState) -> bool:
-    """Nothing about its tokens needs to be looked at one by one."""
-    return not (
-        state.rules.matcher is not None or state.wants_logprobs or state.has_grammar or not state.prompt_logprobs_done
-    )
+    def _blocks_at_once(
+        self,
+        states: list[RequestState],
+        computed: list[int],
+        grows: list[tuple[int, int, int]],
+        commits: list[tuple[int, int, int]],
+        num: int,
+        times: Sequence[float],
+    ) -> bool:
+        """The blocks of all steps, in the order of the steps; what is published is left to the end. False: they must
+        be taken one by one. Where all that is published is new, the order of both does not matter."""
+        if not (grows or commits):
+            return True
+        size = self._block_size
+        published: list[bytes] = []
+        for _, _, index in commits:
+            state = states[index]
+            state.extend_keys()
+            assert state.keys is not None
+            assert state.kv is not None
+            published += state.keys.keys[state.kv.committed : (computed[index] + num) // size]
+        every = sorted([(at, index) for step, _, index in grows for at in range(step, num + 1, size)])
+        rows = [states[index] for _, index in every]
+        if not self._life.kv.grow_rows([state.kv for state in rows if state.kv is not None], published):
+            return False
+        for state, (step, _) in zip(rows, every, strict=True):
+            state.capacity += size
+            now = times[step - 1]
+            state.kv_block_seconds += state.kv_blocks * (now - state.kv_since)
+            state.kv_blocks += 1
+            state.kv_since = now
+        return True
 
 
 __all__ = ["DecodeRun", "Horizon"]

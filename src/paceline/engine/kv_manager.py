@@ -27,6 +27,8 @@ from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, K
 from paceline.contracts.request import Request
 from paceline.engine import kv_window
 from paceline.engine.block_pool import BlockPool
+from paceline.engine.kv_arrivals import take_in
+from paceline.engine.kv_audit import audit
 from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
 from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV, View
 
@@ -63,6 +65,7 @@ class KVManager:
         self.share_tenants = share_tenants
         self._block_size = layout.block_size
         self._num_groups = len(layout.groups)
+        self._nothing: tuple[tuple[int, ...], ...] = ((),) * self._num_groups
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
         self._window_blocks = [group.max_blocks(NEVER, max_chunk_tokens) for group in layout.groups]
         self._cache = PrefixCache(layout.groups, event_capacity=event_capacity)
@@ -101,9 +104,9 @@ class KVManager:
         """What it would hit and need now.
 
         `max_hit_tokens` is usually `num_known_tokens - 1`: the last known token is always recomputed, for its logits.
-        `use_cache=False`: the request needs logits of prompt positions. `fork_from`: a live sibling that has computed
-        at least `fork_tokens` of the same tokens; when it has not, or is gone, the quote is an ordinary one.
-        `readmission`: a preempted request comes back, so hit rate and miss reasons do not count it again.
+        `use_cache=False`: it needs logits of prompt positions. `fork_from`: a live sibling that has computed at least
+        `fork_tokens` of the same tokens; when it has not, or is gone, the quote is an ordinary one. `readmission`: a
+        preempted request comes back, so hit rate and miss reasons do not count it again.
         """
         assert 0 <= fork_tokens <= max_hit_tokens < num_known_tokens
         sibling, pending, reason = fork_from, None, ""
@@ -121,10 +124,7 @@ class KVManager:
                 match = self._cache.match(keys, max_hit_tokens // self._block_size)
                 num_hit, pending, reason = match.num_blocks, match.pending, match.miss_reason
             hit_tokens = num_hit * self._block_size
-            hits = tuple(
-                self._cache.blocks(keys, index, group.first_visible_block(hit_tokens), num_hit)
-                for index, group in enumerate(self.layout.groups)
-            )
+            hits = self._hits(keys, num_hit) if num_hit else self._nothing
         promises, taken = self._demand(num_known_tokens, hit_tokens, hits, tail)
         return Quote(
             request_id=request_id,
@@ -141,6 +141,10 @@ class KVManager:
             readmission=readmission,
             version=self._pool.version,
         )
+
+    def _hits(self, keys: SequenceKeys, num_hit: int) -> tuple[tuple[int, ...], ...]:
+        tokens, groups = num_hit * self._block_size, self.layout.groups
+        return tuple(self._cache.blocks(keys, i, g.first_visible_block(tokens), num_hit) for i, g in enumerate(groups))
 
     def _fork(self, sibling: SequenceKV | None, num_tokens: int) -> View | None:
         if sibling is None or not num_tokens or self._live.get(sibling.request_id) is not sibling:
@@ -234,22 +238,20 @@ class KVManager:
     # life
 
     def grow(self, kv: SequenceKV, num_tokens: int) -> NewBlocks | None:
-        """Make blocks exist for positions [0, num_tokens), all groups or none. None = not enough blocks.
-
-        Up to the known tokens of the reservation this cannot fail; nor does it when nothing new is needed.
-        """
+        """Make blocks exist for positions [0, num_tokens), all groups or none. None = too few. Up to tokens known at
+        the reservation this cannot fail; nor does it when nothing new is needed."""
         if num_tokens <= kv.capacity_tokens:
             return NOTHING_NEW
-        pool = self._pool
-        begin = kv.capacity_tokens // self._block_size
-        end = ceil_div(num_tokens, self._block_size)
-        if self._num_groups == 1 and not self._sliding and not kv.promised[0]:  # decoding, as most models do
-            if end - begin > pool.available:
+        pool, begin, end = self._pool, kv.capacity_tokens // self._block_size, ceil_div(num_tokens, self._block_size)
+        if self._num_groups == 1 and not self._sliding:  # as most models are
+            promised = min(end - begin, kv.promised[0])
+            if end - begin - promised > pool.available:
                 return None
-            kv.tables[0] += (taken := pool.allocate(end - begin))
+            kv.tables[0] += (taken := pool.allocate(end - begin, promised=promised))
+            kv.promised[0] -= promised
             kv.capacity_tokens, kv.num_blocks = end * self._block_size, kv.num_blocks + end - begin
             return [(0, begin + at, block) for at, block in enumerate(taken)]
-        from_promise = [min(end - begin, promised) for promised in kv.promised]
+        from_promise = [min(end - begin, left) for left in kv.promised]
         total, promised = (end - begin) * self._num_groups, sum(from_promise)
         if total - promised > pool.available:
             return None
@@ -268,6 +270,18 @@ class KVManager:
             if begin < kv.num_known_blocks:
                 kv_window.grew(pool, kv, group, begin)
         return new
+
+    def grow_rows(self, rows: Sequence[SequenceKV], published: Sequence[BlockKey]) -> bool:
+        """`grow` by one block for each entry, in this order, of rows whose promises are used up. False: do it one by
+        one, since in between `published` would change what is evicted or found, or windows move."""
+        pool, size = self._pool, self._block_size
+        if self._sliding or self._num_groups > 1 or len(rows) > pool.available or not self._cache.are_new(published):
+            return False
+        for kv, block in zip(rows, pool.allocate(len(rows)), strict=True):
+            kv.tables[0].append(block)
+            kv.capacity_tokens += size
+            kv.num_blocks += 1
+        return True
 
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
         """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
@@ -290,37 +304,43 @@ class KVManager:
             kv.next_commit = min(kv.next_commit, next_slide)
 
     def _publish(self, kv: SequenceKV, keys: SequenceKeys, num_full: int) -> None:
-        for index in range(kv.committed, min(num_full, len(keys))):
+        cache, set_label, pending, end = self._cache, self._pool.set_label, kv.pending, min(num_full, len(keys))
+        for index in range(kv.committed, end):
             for group, table in enumerate(kv.tables):
                 block = table[index]
                 if block != NULL_BLOCK:
-                    entry = self._cache.add(keys, index, group, block)
+                    entry = cache.add(keys, index, group, block)
                     if entry is not None:
-                        self._pool.set_label(block, entry)
-            if kv.pending and kv.pending[-1] == keys.keys[index]:
-                self._cache.settle(kv.pending.pop())
-            kv.committed = index + 1
+                        set_label(block, entry)
+            if pending and pending[-1] == keys.keys[index]:
+                cache.settle(pending.pop())
+        kv.committed = max(kv.committed, end)
 
     def release(self, kv: SequenceKV, *, in_flight_step: int | None = None) -> None:
-        """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it.
-
-        The tail is dropped first, so that of what stays cached the ends of sequences are evicted before their starts.
-        """
+        """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it. The tail
+        is dropped first, so that of what stays cached the ends of sequences are evicted before their starts."""
         pool = self._pool
         assert self._live.pop(kv.request_id, None) is kv, "released twice"
         assert in_flight_step is None or in_flight_step > self._last_step_done, "its blocks would wait for ever"
         pool.unpromise(sum(kv.promised))
-        blocks = [block for row in zip(*kv.tables, strict=True) for block in row if block != NULL_BLOCK]
+        rows = zip(*kv.tables, strict=True)
+        plain = self._num_groups == 1 and not self._sliding
+        blocks = kv.tables[0] if plain else [block for row in rows for block in row if block != NULL_BLOCK]
         for group in self._sliding:
             kv_window.end_promise(pool, kv, group)
-        for block in reversed(blocks + kv.sources):
-            pool.deref(block, pin=in_flight_step)
+        pool.deref_all((blocks + kv.sources)[::-1], pin=in_flight_step)
         while kv.pending:
             self._cache.settle(kv.pending.pop())
         kv.tables = [[] for _ in self.layout.groups]
         kv.promised = [0] * self._num_groups
         kv.sources, kv.copies = [], []
         kv.num_blocks = kv.capacity_tokens = 0
+
+    def take_in(self, keys: SequenceKeys, num_tokens: int) -> int:
+        """KV of the first `num_tokens` came from another engine: full blocks are findable. Returns tokens that are."""
+        assert self.prefix_caching, "nothing could be found"
+        assert self._num_groups == 1
+        return self._block_size * take_in(self._pool, self._cache, keys, num_tokens // self._block_size)
 
     def step_done(self, step: int) -> None:
         """The step's result was applied (in order of submission); blocks dropped while it ran may be reused."""
@@ -343,8 +363,7 @@ class KVManager:
         return self._pool.available
 
     @property
-    def num_limbo(self) -> int:
-        """Blocks that come back when steps in flight are done."""
+    def num_limbo(self) -> int:  # they come back when steps in flight are done
         return self._pool.num_limbo
 
     def stats(self) -> KVStats:
@@ -365,11 +384,8 @@ class KVManager:
         )
 
     def reset(self) -> bool:
-        """Make everything cached so far unfindable (the weights changed, or a test wants a cold start).
-
-        Running requests keep their blocks and their text; what they still compute is not indexed either. True when
-        nothing was running, so that no old KV is left at all.
-        """
+        """Make everything cached so far unfindable (weights changed, or a test wants a cold start). Running requests
+        keep their blocks; what they still compute is not indexed. True when none ran: no old KV is left at all."""
         for entry in self._cache.entries():
             self._pool.drop_label(entry.block)
         self._cache.clear()
@@ -380,21 +396,4 @@ class KVManager:
 
     def check(self) -> None:
         """Assert the ledger's laws. Walks everything; for tests and audits."""
-        pool = self._pool
-        pool.check()
-        refs: Counter[int] = Counter()
-        for kv in self._live.values():
-            refs.update(kv.sources)
-            kv.check(self.layout.groups, self.max_chunk_tokens)
-            refs.update(block for table in kv.tables for block in table if block != NULL_BLOCK)
-            assert all(self._cache.owner(key) == kv.request_id for key in kv.pending)
-        assert dict(refs) == {block: pool.refs(block) for block in refs}
-        assert len(refs) == pool.num_held
-        for block, backer in pool.backers():
-            owner = self._live[backer]
-            assert any(block in owner.tables[group] for group in self._sliding)
-            assert owner.capacity_tokens < owner.num_known_blocks * self._block_size, "backed behind the promise"
-        assert pool.reserved == sum(sum(kv.promised) for kv in self._live.values())
-        assert self._cache.num_pending == sum(len(kv.pending) for kv in self._live.values())
-        for entry in self._cache.entries():
-            assert pool.label(entry.block) is entry
+        audit(self.layout.groups, self.max_chunk_tokens, self._pool, self._cache, self._live)

@@ -65,6 +65,8 @@ class Lifecycle:
         if state.reason is reason:
             return
         state.reason = reason
+        if not self.decisions.capacity:
+            return
         self.decisions.record(
             Decision(
                 time=now,
@@ -155,10 +157,7 @@ class Lifecycle:
         """Hand out tokens that are final; the caller may add to the output."""
         output = RequestOutput(request_id=state.request_id, token_ids=token_ids, logprobs=logprobs)
         if token_ids:
-            count = len(token_ids)
-            state.output_tokens += count
-            self.output_tokens += count
-            state.timeline.chunks.append((now, count))
+            self.count(state, len(token_ids), now)
         collected = state.prompt_logprobs
         if collected is not None and len(collected) == state.num_prompt:
             output.prompt_logprobs = collected
@@ -166,6 +165,12 @@ class Lifecycle:
             state.prompt_logprobs_done = True
         self.outputs.append(output)
         return output
+
+    def count(self, state: RequestState, num_tokens: int, now: float) -> None:
+        """So many more tokens are final."""
+        state.output_tokens += num_tokens
+        self.output_tokens += num_tokens
+        state.timeline.chunks.append((now, num_tokens))
 
     def finish(
         self,

@@ -6,17 +6,22 @@ is taken from whoever matters least; what cannot run now says why.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from paceline.contracts.ports import CostModel, Drafter, ExecutorCaps
 from paceline.contracts.step import RowAdmit, StepPlan
 from paceline.engine import policies
 from paceline.engine.admission import Admission
+from paceline.engine.charges import Charges
 from paceline.engine.giving_way import GivingWay
 from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.line import TURN
 from paceline.engine.plan_columns import Flight, RowColumns, Selection, empty_plan
 from paceline.engine.prefills import Prefills
 from paceline.engine.request_state import NO_ROW, RequestState
 from paceline.engine.room import Room
 from paceline.engine.settings import SchedulerSettings
+from paceline.engine.slack import Slack
 
 
 class PlanBuilder:
@@ -43,10 +48,11 @@ class PlanBuilder:
         self._speculate = self._drafter is not None or device_drafts
         # a row may draw again before the host has seen its last draw: drafts need the host in between
         self._feedback = caps.device_feedback and not self._speculate
-        self._fair = settings.policy == "fair"
+        self.charges = Charges(cost, life.queue) if settings.policy == "fair" else None
         self._decode_cut = False  # prefill_first: decode rows were left out of the last step
         self.room = Room(life, caps.layout)
-        self.prefills = Prefills(settings, cost, life, self.room)
+        self.slack = Slack(settings, cost) if settings.by_slack else None
+        self.prefills = Prefills(settings, cost, life, self.room, self.slack)
         self._giving_way = GivingWay(cost, life)
 
     @property
@@ -54,20 +60,28 @@ class PlanBuilder:
         """Without somebody new, a plan for rows with one token to go holds those and nothing else, now and after it."""
         return not (self._speculate or self._decode_cut or self._giving_way.gave_way or self.prefills.is_forming)
 
-    @property
-    def charges(self) -> bool:
-        """Positions are charged to tenants."""
-        return self._fair
+    def may_leave_out(self, running: Collection[RequestState]) -> bool:
+        """Some of these rows, which decode, may skip a step for the others."""
+        if self.slack is None:
+            return False
+        lost = sum(state.is_lost(0.0) for state in running)
+        return 0 < lost < len(running)
 
-    def build(self, now: float) -> tuple[StepPlan, Flight | None]:
-        """The plan of the step `life.step`, and how to read its result; None with an empty plan."""
-        settings = self._settings
-        selection = Selection()
+    def build(self, now: float, *, write: bool = True) -> tuple[StepPlan | None, Flight | None]:
+        """The plan of the step `life.step`, and how to read its result; None with an empty plan. `write` False: what
+        the plan would do is done, and no plan is written."""
+        settings, life = self._settings, self._life
+        selection = Selection(written=write)
         started = self._select_decodes(selection, now)
+        if self.slack is not None and life.step % TURN:  # one step in so many is for all: nobody starves
+            selection.decodes = self.slack.take_part(selection.decodes, now)
         if settings.prefill_priority == "decode_first" or self._decode_cut:
             was_cut, self._decode_cut = self._decode_cut, False
             num_decode = len(selection.decodes) + self._select_drafts(selection, settings.max_num_batched_tokens, now)
             budget = policies.prefill_budget(settings, num_decode_tokens=num_decode, max_tokens=self._max_tokens)
+            if self.slack is not None and (started or life.queue.num_requests):
+                cached = started[0].planned if started else 0
+                budget = self.slack.budget(selection.decodes, cached, budget, now)
             self.prefills.select(selection, started, budget, now)
             if not self._speculate and not was_cut:  # a draft left out would be lost; rows that were just left out run
                 self._giving_way.choose(selection, self.prefills.shares, now)
@@ -80,7 +94,7 @@ class PlanBuilder:
             selection.drop_victims()
         if not selection.decodes and not selection.prefills:
             assert not selection.admits
-            return empty_plan(self._life.step), None
+            return (empty_plan(self._life.step) if write else None), None
         return self._columns(selection)
 
     def _select_decodes(self, selection: Selection, now: float) -> list[RequestState]:
@@ -132,9 +146,10 @@ class PlanBuilder:
                 total += len(drafts)
         return total
 
-    def _columns(self, selection: Selection) -> tuple[StepPlan, Flight]:
-        life = self._life
-        admits = tuple([self._row_admit(state) for state in selection.admits])
+    def _columns(self, selection: Selection) -> tuple[StepPlan | None, Flight]:
+        life, write = self._life, selection.written
+        # before rows are added: that moves counters on
+        admits = tuple([self._row_admit(state) for state in selection.admits]) if write else ()
         rows = RowColumns(life.step, want_drafts=self._want_drafts)
         rows.add_decodes(selection.decodes, selection.drafts)
         for state, count in selection.prefills:
@@ -142,12 +157,11 @@ class PlanBuilder:
         shape = rows.shape()
         life.computed_tokens += shape.num_tokens
         life.wasted_tokens += rows.wasted
-        if self._fair:
-            for state, count in zip(rows.states, rows.counts, strict=True):
-                life.queue.charge(state, count)
         est_ms = self._cost.step_ms(shape)
+        if self.charges is not None:
+            self.charges.charge(rows, len(selection.decodes), est_ms)
         releases, life.releases = life.releases, []
-        return rows.plan(selection, admits, releases, est_ms), rows.flight(shape)
+        return rows.plan(selection, admits, releases, est_ms) if write else None, rows.flight(shape, est_ms)
 
     def _row_admit(self, state: RequestState) -> RowAdmit:
         request = state.request

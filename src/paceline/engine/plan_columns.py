@@ -27,9 +27,10 @@ def column(values: Sequence[int]) -> Int32:
 class Selection:
     """What a step will do, while it is being decided. A request preempted meanwhile simply loses its row."""
 
-    __slots__ = ("admits", "copies", "decodes", "drafts", "grown", "prefills", "victim_class")
+    __slots__ = ("admits", "copies", "decodes", "drafts", "grown", "prefills", "victim_class", "written")
 
-    def __init__(self) -> None:
+    def __init__(self, *, written: bool = True) -> None:
+        self.written = written  # a plan will be written of it
         self.decodes: list[RequestState] = []  # one token each, and their drafts
         self.drafts: dict[int, list[int]] = {}  # request id -> draft tokens to verify
         self.prefills: list[tuple[RequestState, int]] = []  # and how many positions
@@ -48,7 +49,7 @@ class Selection:
 class Flight:
     """A plan in flight: which request, at which epoch, each of its rows is. Entries are parallel, in plan order."""
 
-    __slots__ = ("counts", "epochs", "num_drafts", "rows", "samples", "shape", "states", "step")
+    __slots__ = ("counts", "epochs", "est_ms", "num_drafts", "rows", "samples", "shape", "states", "step")
 
     def __init__(
         self,
@@ -59,9 +60,11 @@ class Flight:
         num_drafts: list[int],
         samples: list[int],
         shape: StepShape,
+        est_ms: float,
     ) -> None:
         self.step = step
         self.shape = shape
+        self.est_ms = est_ms
         self.states = states
         self.epochs = [s.epoch for s in states]
         self.rows = rows
@@ -237,8 +240,8 @@ class RowColumns:
             num_prompt_logits=self.prompt_logits,
         )
 
-    def flight(self, shape: StepShape) -> Flight:
-        return Flight(self.step, self.states, self.rows, self.counts, self.num_drafts, self.samples, shape)
+    def flight(self, shape: StepShape, est_ms: float) -> Flight:
+        return Flight(self.step, self.states, self.rows, self.counts, self.num_drafts, self.samples, shape, est_ms)
 
     def plan(self, selection: Selection, admits: tuple[RowAdmit, ...], releases: list[int], est_ms: float) -> StepPlan:
         # one array: a fixed cost once, not once per column
@@ -268,11 +271,16 @@ class RowColumns:
 
 def _block_columns(selection: Selection) -> tuple[Int32, Int32, Int32, Int32]:
     """Group, row, index and id of each block the step's rows get."""
-    groups, rows, indices, ids = [], [], [], []
+    groups: list[int] = []
+    rows: list[int] = []
+    indices: list[int] = []
+    ids: list[int] = []
     for state, new in selection.grown:
-        for group, index, block in new:
-            groups.append(group)
-            rows.append(state.row)
-            indices.append(index)
-            ids.append(block)
+        if not new:
+            continue
+        of_groups, of_indices, of_ids = zip(*new, strict=True)
+        groups += of_groups
+        rows += [state.row] * len(of_ids)
+        indices += of_indices
+        ids += of_ids
     return column(groups), column(rows), column(indices), column(ids)

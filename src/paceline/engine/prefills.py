@@ -13,11 +13,13 @@ from paceline.contracts.request import may_share_prompt
 from paceline.engine import policies
 from paceline.engine.kv_manager import Quote, SequenceKV
 from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.line import TURN
 from paceline.engine.plan_columns import Selection
 from paceline.engine.request_state import NO_ROW, Phase, RequestState
 from paceline.engine.room import Room
 from paceline.engine.settings import SchedulerSettings
 from paceline.engine.shares import Shares
+from paceline.engine.slack import Slack
 
 _ASK_AGAIN_STEPS = 16
 NO_END = 1 << 62  # steps
@@ -26,9 +28,12 @@ NO_END = 1 << 62  # steps
 class Prefills:
     """Chooses prefill work for the plan; admits, and preempts lower classes for higher ones."""
 
-    def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, room: Room) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, room: Room, slack: Slack | None
+    ) -> None:
         self._settings = settings
         self._cost = cost
+        self._slack = slack  # None: order and admission look at no target
         self._life = life
         self._kv = life.kv
         self._queue = life.queue
@@ -50,14 +55,17 @@ class Prefills:
         left = budget
         self.shares = self._shares_of(budget, now)
         if len(started) > 1:
-            started.sort(key=lambda s: (s.priority, queue.debt(s), s.arrival, s.request_id))
+            if self._slack is None or self._life.step % TURN == 0:  # a step in so many, so that nobody starves
+                started.sort(key=lambda s: (s.priority, queue.debt(s), s.arrival, s.request_id))
+            else:
+                self._slack.sort(started, queue.debt, now)
         turn = iter(started)
         begun = next(turn, None)
         admitting = queue.num_requests > queue.num_parked and self._may_admit(now)
         parks_left = self._settings.max_num_seqs  # bounds the quotes of one step
         while left > 0:
             head = queue.peek() if admitting else None
-            if begun is not None and (head is None or policies.goes_on_first(begun, head, queue.debt)):
+            if begun is not None and (head is None or self._goes_on_first(begun, head, now)):
                 left -= self._continue(selection, begun, left, now)
                 begun = next(turn, None)
             elif head is None:
@@ -76,6 +84,11 @@ class Prefills:
         elif self._batch_left and left > 0 and not queue.num_parked:
             self._batch_left = 0  # the static batch is complete
         return budget - left
+
+    def _goes_on_first(self, begun: RequestState, head: RequestState, now: float) -> bool:
+        if self._slack is None or begun.priority != head.priority or begun.tenant != head.tenant:
+            return policies.goes_on_first(begun, head, self._queue.debt)
+        return self._slack.urgency(begun, now) <= self._slack.urgency(head, now)
 
     def _continue(self, selection: Selection, state: RequestState, left: int, now: float) -> int:
         if state.row == NO_ROW:
@@ -111,7 +124,10 @@ class Prefills:
     def _note_chunk(self, state: RequestState, count: int, todo: int, now: float) -> None:
         if count < todo:
             numbers = {"tokens": float(count), "todo": float(todo)}
-            self._life.record(state, Kind.CHUNK, Reason.CHUNKED, now, numbers)
+            reason = Reason.CHUNKED
+            if self._slack is not None and self._slack.is_pacing:
+                reason, numbers["step_ms"] = Reason.PACED, 1e3 * self._slack.limit_s
+            self._life.record(state, Kind.CHUNK, reason, now, numbers)
 
     def _wait(
         self, state: RequestState, reason: Reason, now: float, *, other: int | None = None, **numbers: float
@@ -169,6 +185,9 @@ class Prefills:
             return 0
         if self._still_blocked(head, lowest):
             return 0
+        if self._slack is not None and not may_preempt and not self._slack.keeps_pace(life.running.values(), head, now):
+            self._wait(head, Reason.PACE, now, running=len(life.running))
+            return 0
         sibling = self._leader_kv(head, now)
         if head.parked_on is not None:
             return 0
@@ -196,7 +215,8 @@ class Prefills:
 
     def closed_steps(self, head: RequestState, *, sliding: bool) -> int:
         """For how many plans from now on `head` is sure to wait for the reason on record, if nobody comes or ends and
-        rows only decode. `sliding`: there are windows, which give blocks back on the way. 0: only a plan can say."""
+        rows only decode. `sliding`: there are windows, which give blocks back on the way. 0: only a plan can say. Under
+        targets the head changes as time goes by, so only what holds for any head does."""
         settings, running = self._settings, self._life.running
         if settings.policy == "fair" or settings.max_wait_ms > 0.0:
             return 0
@@ -207,7 +227,12 @@ class Prefills:
             return 0
         if len(running) >= settings.max_num_seqs:
             return NO_END if head.reason is Reason.NO_ROWS else 0
-        if sliding or head.reason is not Reason.NO_BLOCKS or not self._still_blocked(head, lowest):
+        if (
+            self._slack is not None
+            or sliding
+            or head.reason is not Reason.NO_BLOCKS
+            or not self._still_blocked(head, lowest)
+        ):
             return 0
         return self._blocked_until - self._life.step
 
@@ -300,11 +325,9 @@ class Prefills:
         return True
 
     def _headroom(self) -> int:
+        num_running = len(self._life.running)
         return policies.headroom_blocks(
-            self._settings,
-            num_blocks=self._num_blocks,
-            num_groups=self._num_groups,
-            num_running=len(self._life.running),
+            self._settings, num_blocks=self._num_blocks, num_groups=self._num_groups, num_running=num_running
         )
 
     def _reserve(
@@ -367,7 +390,8 @@ class Prefills:
         self._note_chunk(state, count, todo, now)
         entered = self._room.grow(selection, state, state.planned + count, now)
         assert entered, "the blocks of its known tokens were promised"
-        selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
+        if selection.written:
+            selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
         selection.copies += kv.copies
         selection.admits.append(state)
         if self.shares is not None:

@@ -37,7 +37,7 @@ from paceline.contracts.kv import (
     chain_key,
     root_key,
 )
-from paceline.contracts.request import Request
+from paceline.contracts.request import Request, TokenPrompt
 
 Value = TypeVar("Value")
 GHOST_CAPACITY = 16_384  # evicted keys remembered, to tell "evicted" from "cold"
@@ -49,12 +49,12 @@ class SequenceKeys:
     its residency: it stays valid across preemptions. Opaque to the scheduler except for `extend`.
     """
 
-    __slots__ = ("_block_size", "_request", "_tail", "closed", "first_digest", "keys", "root", "tokens")
+    __slots__ = ("_block_size", "_has_extras", "_request", "_tail", "closed", "first_digest", "keys", "root", "tokens")
 
     def __init__(self, request: Request, domain: CacheDomain, block_size: int, *, enabled: bool = True) -> None:
         self._request = request
         self._block_size = block_size
-        self.root = root_key(domain)
+        self.root = root_key(domain) if enabled else b""
         self.keys: list[BlockKey] = []
         self.tokens: list[bytes] = []  # little-endian int32 of each keyed block
         self.first_digest = b""  # of the first block, without the domain
@@ -63,6 +63,7 @@ class SequenceKeys:
         if not enabled:
             return
         prompt = request.prompt
+        self._has_extras = bool(prompt.spans) or not isinstance(prompt, TokenPrompt)
         known = prompt.num_keyed_tokens
         if known == prompt.num_tokens:
             ids = request.initial_ids()
@@ -70,8 +71,7 @@ class SequenceKeys:
             ids, self.closed = prompt.ids[:known], True
         data = np.ascontiguousarray(ids, dtype="<i4").tobytes()
         whole = len(ids) // block_size * block_size
-        for begin in range(0, whole, block_size):
-            self._append(data[4 * begin : 4 * (begin + block_size)])
+        self._take(data[: 4 * whole])
         if not self.closed:
             self._tail.extend(ids[whole:].tolist())
 
@@ -84,17 +84,25 @@ class SequenceKeys:
             return
         tail, size = self._tail, self._block_size
         tail.extend(token_ids)
-        while len(tail) >= size:
-            self._append(struct.pack(f"<{size}i", *tail[:size]))
-            del tail[:size]
+        if whole := len(tail) // size * size:
+            self._take(struct.pack(f"<{whole}i", *tail[:whole]))
+            del tail[:whole]
 
-    def _append(self, tokens: bytes) -> None:
-        begin = len(self.keys) * self._block_size
-        extras = self._request.prompt.key_extras(begin, begin + self._block_size)
-        if not self.keys:
-            self.first_digest = chain_key(b"", tokens, extras)
-        self.keys.append(chain_key(self.parent(len(self.keys)), tokens, extras))
-        self.tokens.append(tokens)
+    def _take(self, data: bytes) -> None:
+        """Tokens of whole blocks."""
+        keys, tokens, size, extras = self.keys, self.tokens, self._block_size, self._request.prompt.key_extras
+        parent = keys[-1] if keys else self.root
+        more: Sequence[bytes] = ()
+        for at in range(0, len(data), 4 * size):
+            block = data[at : at + 4 * size]
+            if self._has_extras:
+                begin = len(keys) * size
+                more = extras(begin, begin + size)
+            if not keys:
+                self.first_digest = chain_key(b"", block, more)
+            parent = chain_key(parent, block, more)
+            keys.append(parent)
+            tokens.append(block)
 
     def parent(self, index: int) -> BlockKey:
         return self.keys[index - 1] if index else self.root
@@ -145,6 +153,7 @@ class PrefixCache:
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._domains: OrderedDict[bytes, BlockKey] = OrderedDict()
         self._events: deque[KVEvent] = deque(maxlen=event_capacity)
+        self._followed = event_capacity > 0
         self.dropped_events = 0
         self._told_dropped = 0  # of those, how many a follower was told of
 
@@ -162,11 +171,19 @@ class PrefixCache:
         pending = self._look_ahead(keys, hit, limit) if self._pending else None
         return Match(hit, self._reason(keys, hit, run, pending), pending)
 
+    def are_new(self, keys: Sequence[BlockKey]) -> bool:
+        """They are all different, and there is no block with any of them."""
+        return len(set(keys)) == len(keys) and all(ready.keys().isdisjoint(keys) for ready in self._ready)
+
     def blocks(self, keys: SequenceKeys, group: int, begin: int, end: int) -> tuple[int, ...]:
         """Ids of blocks [begin, end), as far as they are ready."""
         ready = self._ready[group]
         entries = [ready.get(key) for key in islice(keys.keys, begin, end)]
         return tuple(entry.block for entry in entries if entry is not None)
+
+    def has(self, keys: SequenceKeys, index: int) -> bool:
+        """Block `index` of the sequence is ready in every group."""
+        return all(self._has(group, keys, index, waiting=False) for group in range(len(self._ready)))
 
     def _has(self, group: int, keys: SequenceKeys, index: int, waiting: bool) -> bool:
         key = keys.keys[index]
@@ -255,14 +272,20 @@ class PrefixCache:
         entry = ready[key] = Entry(block, group, key, parent, keys.tokens[index])
         if index == 0:
             _remember(self._domains, keys.first_digest, keys.root, DOMAIN_CAPACITY)
-        self._emit(BlockStored(key=key, parent=parent, group=group, num_tokens=self._block_size))
+        if self._followed:
+            self._emit(BlockStored(key=key, parent=parent, group=group, num_tokens=self._block_size))
+        else:
+            self.dropped_events += 1
         return entry
 
     def evict(self, entry: Entry) -> None:
         """The block was taken for something else."""
         del self._ready[entry.group][entry.key]
         _remember(self._ghosts, entry.key, None, GHOST_CAPACITY)
-        self._emit(BlockRemoved(key=entry.key, group=entry.group))
+        if self._followed:
+            self._emit(BlockRemoved(key=entry.key, group=entry.group))
+        else:
+            self.dropped_events += 1
 
     def clear(self) -> None:
         for ready in self._ready:

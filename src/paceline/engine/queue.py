@@ -1,4 +1,4 @@
-"""Who waits, and in which order: class, then tenant (in the fair policy), then arrival.
+"""Who waits, and in which order: class, then tenant (in the fair policy), then slack or arrival (`line`).
 
 Every operation is O(log n): nothing looks at all who wait. Those that leave from the middle (abort, deadline) are
 marked and skipped when they reach the top; heaps are rebuilt when more than half of them are such marks.
@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
+from paceline.engine.line import Line
 from paceline.engine.request_state import Phase, RequestState
 from paceline.engine.settings import Policy
 from paceline.engine.shares import Arrivals
@@ -22,60 +23,26 @@ _MAX_IDLE_CLASSES = 64  # classes with nobody waiting whose counters the fair po
 _Entry: TypeAlias = tuple[float, int, int, RequestState]  # arrival, request id, serial (no two alike), request
 
 
-class _Arrivals:
-    """A heap by (arrival, request id) with lazy deletion."""
-
-    __slots__ = ("_dead", "_heap")
-
-    def __init__(self) -> None:
-        self._heap: list[_Entry] = []
-        self._dead = 0
-
-    def push(self, state: RequestState, serial: int) -> None:
-        heappush(self._heap, (state.arrival, state.request_id, serial, state))
-
-    def peek(self) -> RequestState | None:
-        heap = self._heap
-        while heap:
-            state = heap[0][3]
-            if state.queued:
-                return state
-            heappop(heap)
-            self._dead -= 1
-        return None
-
-    def pop(self) -> None:
-        heappop(self._heap)
-
-    def note_dead(self) -> None:
-        self._dead += 1
-        if self._dead > _MIN_DEAD and 2 * self._dead > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[3].queued]
-            heapify(self._heap)
-            self._dead = 0
-
-    def live(self) -> list[RequestState]:
-        return [entry[3] for entry in sorted(self._heap, key=lambda e: e[:3]) if entry[3].queued]
-
-
 class _Tenants:
     """Tenants of one class, least served first.
 
-    A virtual counter per tenant grows with the positions computed for it. One that comes back after a pause is lifted
-    to the least counter among those present, so idling earns no credit (Sheng et al., "Fairness in Serving Large
-    Language Models", OSDI 2024).
+    A virtual counter per tenant grows with the predicted time of what is computed for it (`charges`). One that comes
+    back after a pause is lifted to the least counter among those present, so idling earns no credit (Sheng et al.,
+    "Fairness in Serving Large Language Models", OSDI 2024).
     """
 
-    __slots__ = ("_floor", "_order", "_present", "num_queued", "queues", "served")
+    __slots__ = ("_floor", "_late", "_order", "_present", "now", "num_queued", "queues", "served")
 
-    def __init__(self) -> None:
-        self.queues: dict[str, _Arrivals] = {}
-        self.served: dict[str, float] = {}
+    def __init__(self, late: list[RequestState]) -> None:
+        self._late = late
+        self.queues: dict[str, Line] = {}
+        self.now = 0.0  # of the step that is planned, or was last
+        self.served: dict[str, int] = {}  # picoseconds of predicted time
         # heap of those present: (counter, -serial of coming back, tenant). A stale counter is a lower bound; of equals
         # the one that came back last is first: it was served least lately
-        self._order: list[tuple[float, int, str]] = []
+        self._order: list[tuple[int, int, str]] = []
         self._present: dict[str, None] = {}
-        self._floor = 0.0
+        self._floor = 0
         self.num_queued = 0  # requests in the order; none: the queue does not look at this class
 
     def push(self, state: RequestState, serial: int) -> None:
@@ -84,30 +51,30 @@ class _Tenants:
         if tenant not in self._present:
             self._clean()
             floor = self._order[0][0] if self._order else self._floor
-            served = max(self.served.get(tenant, 0.0), floor)
+            served = max(self.served.get(tenant, 0), floor)
             self.served[tenant] = served
             self._present[tenant] = None
             heappush(self._order, (served, -serial, tenant))
             self._forget_idle()
         queue = self.queues.get(tenant)
         if queue is None:
-            queue = self.queues[tenant] = _Arrivals()
+            queue = self.queues[tenant] = Line(self._late)
         queue.push(state, serial)
 
     def peek(self) -> RequestState | None:
         self._clean()
-        return self.queues[self._order[0][2]].peek() if self._order else None
+        return self.queues[self._order[0][2]].peek(self.now) if self._order else None
 
     def pop(self) -> None:
         self.num_queued -= 1
-        self.queues[self._order[0][2]].pop()
+        self.queues[self._order[0][2]].pop(self.now)
 
     def _clean(self) -> None:
         """Make the top of the order true: a tenant with somebody waiting and its counter of now."""
         order = self._order
         while order:
             served, age, tenant = order[0]
-            if self.queues[tenant].peek() is None:
+            if self.queues[tenant].peek(self.now) is None:
                 heappop(order)
                 del self._present[tenant]
                 del self.queues[tenant]
@@ -137,6 +104,8 @@ class WaitingQueue:
 
     def __init__(self, policy: Policy) -> None:
         self._fair = policy == "fair"
+        self.now = 0.0  # of the step that is planned, or was last: who is late by then goes behind
+        self._late: list[RequestState] = []  # who went behind since `take_late`
         self.arrivals = Arrivals()  # noted for the fair policy only
         self._classes: dict[int, _Tenants] = {}
         self._priorities: list[int] = []  # sorted; of classes with somebody in the order
@@ -167,7 +136,7 @@ class WaitingQueue:
         state.queued = True
         tenants = self._classes.get(state.priority)
         if tenants is None:
-            tenants = self._classes[state.priority] = _Tenants()
+            tenants = self._classes[state.priority] = _Tenants(self._late)
         if not tenants.num_queued:
             self._idle.pop(state.priority, None)
             insort(self._priorities, state.priority)
@@ -176,7 +145,11 @@ class WaitingQueue:
 
     def peek(self) -> RequestState | None:
         """The next in order, or None when nobody is in the order (parked ones are not)."""
-        return self._classes[self._priorities[0]].peek() if self._priorities else None
+        if not self._priorities:
+            return None
+        tenants = self._classes[self._priorities[0]]
+        tenants.now = self.now
+        return tenants.peek()
 
     def _leave_class(self, priority: int) -> None:
         """Somebody left the order. A class without anybody in it is forgotten: at once where it has no counters, else
@@ -203,8 +176,8 @@ class WaitingQueue:
     def _pop(self) -> RequestState:
         state = self.peek()
         assert state is not None
-        state.queued = False
         self._classes[state.priority].pop()
+        state.queued = False
         self._leave_class(state.priority)
         return state
 
@@ -247,13 +220,13 @@ class WaitingQueue:
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def charge(self, state: RequestState, num_tokens: int) -> None:
-        """Positions are computed for a request's tenant."""
+    def charge(self, state: RequestState, amount: int) -> None:
+        """A request's tenant is served: picoseconds of predicted step time (`charges`)."""
         if (tenants := self._classes.get(state.priority)) is not None:
-            tenants.served[state.tenant] = tenants.served.get(state.tenant, 0.0) + num_tokens
+            tenants.served[state.tenant] = tenants.served.get(state.tenant, 0) + amount
 
     def debt(self, state: RequestState) -> float:
-        """Positions computed for a request's tenant within its class; 0 when the policy is not fair."""
+        """What a request's tenant was served within its class; 0 when the policy is not fair."""
         return self.debt_of(state.priority, state.tenant)
 
     def debt_of(self, priority: int, tenant: str) -> float:
@@ -261,6 +234,28 @@ class WaitingQueue:
         if not self._fair or (tenants := self._classes.get(priority)) is None:
             return 0.0
         return tenants.served.get(tenant, 0.0)
+
+    def take_late(self) -> list[RequestState]:
+        """Those whose latest start has passed since the last call."""
+        late = [state for state in self._late if state.queued]
+        self._late.clear()
+        return late
+
+    def ahead_of(self, state: RequestState) -> tuple[int, int]:
+        """(requests, their known tokens) that go before one that comes now: of higher classes, of its own tenant, and
+        of tenants that were served no more. Looks at everybody."""
+        requests = tokens = 0
+        for priority in self._priorities:
+            if priority > state.priority:
+                break
+            tenants = self._classes[priority]
+            own = tenants.served.get(state.tenant, 0)
+            for tenant, line in tenants.queues.items():
+                if priority == state.priority and tenant != state.tenant and tenants.served[tenant] > own:
+                    continue
+                more, their = line.ahead_of(state)
+                requests, tokens = requests + more, tokens + their
+        return requests, tokens
 
     def in_order(self) -> list[RequestState]:
         """Everybody in the order, parked ones left out. Looks at all of them: for explanations only."""

@@ -14,6 +14,7 @@ result that was under way for the old residency is recognised and dropped.
 from __future__ import annotations
 
 from enum import IntEnum
+from math import inf
 
 import numpy as np
 
@@ -69,16 +70,19 @@ class RequestState:
         "_ids",
         "_num_ids",
         "arrival",
+        "by_slack",
         "cached_tokens",
         "capacity",
         "computed",
         "computed_tokens",
         "drafts",
+        "due",
         "epoch",
         "frontier",
         "has_followers",
         "has_grammar",
         "hold_bytes",
+        "is_plain",
         "keys",
         "keys_known",
         "known",
@@ -108,8 +112,10 @@ class RequestState:
         "request_id",
         "row",
         "rules",
+        "start_by",
         "tenant",
         "timeline",
+        "tpot_s",
         "wants_logprobs",
         "wasted_tokens",
     )
@@ -124,6 +130,11 @@ class RequestState:
         self.arrival = request.arrival if request.arrival > 0.0 else now
         self.rules = rules
         self.limit = limit  # known tokens at which it ends by length
+        # targets, where the scheduling mode looks at them
+        self.by_slack = False  # it does
+        self.due = inf  # when its first token is to be there
+        self.start_by = inf  # latest start: when its prompt must begin for that
+        self.tpot_s = inf  # seconds a token may take on average
         # history
         self.num_prompt = request.num_prompt
         self.output: list[int] = list(request.prior_output)
@@ -170,6 +181,8 @@ class RequestState:
         self.has_grammar = request.grammar is not None  # its cursor belongs to the residency: see row_grammars
         self.wants_logprobs = request.sampling.logprobs is not None
         self.hold_bytes = 0
+        # nothing about its tokens needs to be looked at one by one
+        self.is_plain = not (rules.matcher is not None or self.wants_logprobs or self.has_grammar or wants)
 
     def move_to(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], f"request {self.request_id}: {self.phase.name} -> {phase.name}"
@@ -178,6 +191,27 @@ class RequestState:
     @property
     def todo(self) -> int:
         return self.known + self.pending - self.planned
+
+    @property
+    def resumes(self) -> bool:
+        """It was preempted, and waits to go on with what it had begun."""
+        return self.preemptions > 0
+
+    @property
+    def rank(self) -> float:
+        """Its place among those that wait: when its first token is due. What was preempted goes first: what it had
+        computed would be lost for good if others took its blocks."""
+        return -inf if self.preemptions and self.by_slack else self.due
+
+    def is_lost(self, now: float) -> bool:
+        """Its first token came, or would come, after it was due: whatever follows, it has missed its target."""
+        chunks = self.timeline.chunks
+        return (chunks[0][0] if chunks else now) > self.due
+
+    def token_due(self) -> float:
+        """When its next token is to be there for the mean of those so far to be its target. Only with a first token."""
+        first, count = self.timeline.chunks[0]
+        return first + (self.output_tokens - count + 1) * self.tpot_s
 
     def ids(self) -> np.ndarray:
         """Known ids, [known] int32: a view that is valid until the next call."""

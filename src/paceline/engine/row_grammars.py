@@ -9,6 +9,8 @@ built from the tokens of the admission (so a preempted request gets it back) and
 
 One set of stop ids holds for grammar and sampler: where a text is whole, the row's own stop ids are allowed too, and
 end-of-sequence ids that the request ignores are not, unless nothing else could follow.
+
+A text whose grammar says so is led to its end when its limit is near: see `WayOut`.
 """
 
 from __future__ import annotations
@@ -25,9 +27,53 @@ import numpy as np
 from paceline.contracts.ports import Grammar
 from paceline.contracts.step import RowAdmit, RowFault, SampleInputs, StepPlan, StepResult
 
+LED_WITHIN = 512  # tokens before the limit, from which on the way out is looked for
+LED_TOKENS = 256  # at most, on the way out
+LED_MARGIN = 8  # tokens kept free on top of it: what one token more may add to the way
+END = -1  # in a way out: whatever ends the text
+
 MAX_MASK_S = 0.25  # of computing: a row whose masks take longer in one step is ended, since all others wait for it
 RENEWAL_LASTS = 32  # tokens that a grammar of the row's own must serve at least
 TOO_COMPLEX = "grammar_too_complex"
+
+
+@dataclass(slots=True)
+class WayOut:
+    """How a text comes to its end within its limit.
+
+    Now and then the tokens that it still needs are counted, the more often the fewer there is room for beside them;
+    when only a margin is left, those tokens are all that masks allow. A text that is whole and may go on, to another
+    call say, does so only while there is room for all of what that brings. When it is looked and what is found follow
+    from the tokens so far alone, so a row that was preempted goes the same way.
+    """
+
+    look_at: int  # tokens left at which to look next; 0: never
+    tokens: list[int] = field(default_factory=list)  # the way, once it is taken
+
+    def look(self, grammar: Grammar, num_left: int) -> None:
+        """`num_left` tokens may follow. Looks, if it is time to."""
+        if self.tokens or num_left > LED_WITHIN:
+            return
+        whole = grammar.accepting
+        if num_left > self.look_at and not whole:
+            return
+        most = min(num_left - 1, LED_TOKENS)
+        way = grammar.way_out(most, further=whole)
+        if way is None:
+            spare = 0 if whole and most < LED_TOKENS else num_left
+        else:
+            spare = num_left - len(way) - 1 - LED_MARGIN
+        if spare <= 0 and (whole or way is not None):
+            self.tokens = [END] if whole or way is None else [*way, END]
+        self.look_at = min(self.look_at, num_left - max(1, spare // 2))
+
+    def follow(self, token: int) -> None:
+        """The text goes on by `token`."""
+        if self.tokens:
+            self.tokens = self.tokens[1:] if self.tokens[0] == token else []
+
+    def copy(self) -> WayOut:
+        return WayOut(self.look_at, self.tokens)
 
 
 @dataclass(slots=True)
@@ -45,16 +91,29 @@ class Cursor:
     stop_ids: frozenset[int]
     stop_words: np.ndarray  # the same as a mask
     eos_words: np.ndarray  # ids that end a sequence, as a mask
+    limit: int | None = None  # tokens the text may have
     num_accepted: int = 0  # of the tokens, by `grammar`
     renewed_at: int | None = None  # number of tokens then
     fault: str = ""
+    way: WayOut = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """At the beginning of the text."""
+        self.num_accepted = 0
+        led = self.limit is not None and self.grammar.finishes
+        self.way = WayOut(LED_WITHIN if led else 0)
 
     def catch_up(self) -> None:
         """Accept what came before."""
         for token in self.tokens[self.num_accepted :]:
+            self._look(self.way, self.num_accepted)
             if not self.ends_with(token) and not self.grammar.accept(token):
                 self.fault = f"token {token} of its own output is not legal in its grammar"
                 return
+            self.way.follow(token)
             self.num_accepted += 1
 
     def take(self, token: int) -> bool:
@@ -69,7 +128,9 @@ class Cursor:
     def _take(self, token: int) -> bool:
         if self.ends_with(token):
             return True
+        self._look(self.way, len(self.tokens))
         if self.grammar.accept(token):
+            self.way.follow(token)
             self.tokens.append(token)
             self.num_accepted += 1
             return self.grammar.done
@@ -87,7 +148,8 @@ class Cursor:
             return False
         self.renewed_at = len(self.tokens)
         self.fault = ""
-        self.grammar, self.num_accepted = self.anew(), 0
+        self.grammar = self.anew()
+        self._start_again()
         self.catch_up()
         return not self.trouble
 
@@ -95,9 +157,16 @@ class Cursor:
         """Is `token`, next, the end of the text rather than a part of it?"""
         return token in self.stop_ids and self.grammar.accepting
 
-    def fill(self, words: np.ndarray) -> None:
-        """The mask for the next token, [ceil(vocab / 32)] uint32."""
+    def _look(self, way: WayOut, num_tokens: int) -> None:
+        if self.limit is not None and way.look_at and not self.trouble:
+            way.look(self.grammar, self.limit - num_tokens)
+
+    def fill(self, words: np.ndarray, led: list[int]) -> None:
+        """The mask for the next token, [ceil(vocab / 32)] uint32. `led`: the tokens to come, where that is decided."""
         self.grammar.fill_mask(words)
+        if led:
+            words[:] = self._only(led[0], words)
+            return
         text = words & ~self.eos_words
         if self.grammar.accepting:
             text |= self.stop_words
@@ -107,22 +176,33 @@ class Cursor:
             self.fault = "no token of the vocabulary can follow"
         words[:] = text
 
+    def _only(self, token: int, allowed: np.ndarray) -> np.ndarray:
+        """A mask for one step of the way out."""
+        if token == END:
+            return self.stop_words if self.stop_words.any() else self.eos_words
+        words = np.zeros_like(allowed)
+        words[token // 32] = np.uint32(1 << token % 32)
+        return words
+
     def fill_all(self, drafts: list[int], masks: np.ndarray) -> None:
         """Masks of the next token and of each one behind a draft, as if the drafts before it were right. What stands
         behind a draft that cannot be right is never drawn: anything goes there."""
         masks.fill(0xFFFFFFFF)
         self.catch_up()
-        taken = 0
+        taken, way = 0, self.way  # behind the first mask a copy of it: whether drafts come true is not known
         for at in range(len(masks)):
             if self.trouble:
                 return
-            self.fill(masks[at])
+            self._look(way, len(self.tokens) + at)
+            self.fill(masks[at], way.tokens)
             draft = drafts[at] if at < len(drafts) else -1
             if draft < 0 or not masks[at, draft // 32] >> np.uint32(draft % 32) & 1 or self.ends_with(draft):
                 break
             if not self.grammar.accept(draft):
                 self.fault = f"token {draft} is allowed, but not accepted"
             taken += 1
+            way = way.copy()
+            way.follow(draft)
         if taken and not self.trouble:
             self.grammar.rollback(taken)
 
@@ -234,6 +314,7 @@ class RowGrammars:
             stop_ids=frozenset(stops),
             stop_words=self._words(stops),
             eos_words=self._eos_words,
+            limit=admit.sampling.max_tokens,
         )
 
     def _words(self, ids: Sequence[int]) -> np.ndarray:

@@ -12,7 +12,7 @@ tensors, threads, and the prices themselves (a `CostModel` is asked).
 from __future__ import annotations
 
 from collections import ChainMap, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from paceline.contracts.decision import Decision, Kind, Reason
 from paceline.contracts.kv import KVEvents
@@ -26,12 +26,14 @@ from paceline.engine.decisions import DecisionRing, behind
 from paceline.engine.horizon import DecodeRun, Horizon
 from paceline.engine.journal import Began
 from paceline.engine.kv_manager import KVManager
+from paceline.engine.lateness import Lateness
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.plan_builder import PlanBuilder
 from paceline.engine.plan_columns import Flight
 from paceline.engine.queue import WaitingQueue
 from paceline.engine.request_state import RequestState
 from paceline.engine.settings import SchedulerSettings
+from paceline.engine.slack import Slack
 from paceline.errors import StallError
 
 RECENT_DECISIONS = 32  # that `stats` shows
@@ -62,17 +64,23 @@ class Scheduler:
         self._admission = Admission(settings, caps, kv, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
         self._life = Lifecycle(kv, self._queue, self.decisions, num_rows=settings.max_num_seqs)
         self._builder = PlanBuilder(settings, caps, cost, self._life, self._admission, drafter)
+        self._lateness = Lateness(settings, cost, self._life, self.decisions)
         self._applier = Applier(self._life)
         self._horizon = Horizon(self._builder, self._applier, self._life)
         self._deadlines = Deadlines()
         self._flights: deque[Flight] = deque()
+        self._num_late = 0
 
     # intake
 
     def add(self, request: Request, now: float) -> None:
-        """Take a request in. Raises RequestError (it is wrong) or QueueFullError (there is no place); nothing changes
-        then."""
-        self.add_all((request,), now)
+        """Take a request in. Raises RequestError (it is wrong), QueueFullError (there is no place) or TooLateError (it
+        would be late, and asks to be refused then); nothing changes then."""
+        admission, queue = self._admission, self._queue
+        admission.check(request, self._life.open)
+        admission.check_queue(request, num_waiting=queue.num_requests, waiting_tokens=queue.num_tokens)
+        self._enter(self._make_state(request, now), now)
+        self._deadlines.trim(len(self._life.open))
 
     def add_all(self, requests: Sequence[Request], now: float) -> None:
         """Take all of them in, in order, or none: raises what `add` raises for the first that is refused."""
@@ -83,12 +91,31 @@ class Scheduler:
         for request in requests:
             admission.check(request, taken)
             admission.check_queue(request, num_waiting=queue.num_requests + len(states), waiting_tokens=waiting_tokens)
-            states[request.request_id] = state = admission.make_state(request, now)
+            states[request.request_id] = state = self._make_state(request, now)
             waiting_tokens += state.known
         for state in states.values():
-            self._life.enter(state)
-            self._deadlines.add(state)
+            self._enter(state, now)
         self._deadlines.trim(len(self._life.open))
+
+    def _make_state(self, request: Request, now: float) -> RequestState:
+        state = self._admission.make_state(request, now)
+        if self._builder.slack is not None:
+            self._builder.slack.set_targets(state)
+        self._lateness.check(state, now)
+        return state
+
+    def _enter(self, state: RequestState, now: float) -> None:
+        self._life.enter(state)
+        self._deadlines.add(state)
+        if self._builder.slack is not None:
+            self._note_targets(self._builder.slack, state, now)
+
+    def _note_targets(self, slack: Slack, state: RequestState, now: float) -> None:
+        slack.note(state, now)
+        target_s = state.request.slo.tpot_s
+        if target_s is not None and state.tpot_s > target_s:
+            numbers = {"target_ms": 1e3 * target_s, "alone_ms": slack.alone_ms(state)}
+            self._life.record(state, Kind.CLAMP, Reason.TPOT_OUT_OF_REACH, now, numbers)
 
     def abort(self, request_id: int, now: float) -> None:
         """End a request, in whatever phase it is; unknown and finished ones are ignored."""
@@ -106,17 +133,32 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when nothing can be done now. Raises StallError when that can never change."""
+        plan, _ = self._decide(now, write=True)
+        assert plan is not None
+        return plan
+
+    def plan_unwritten(self, now: float) -> Flight | None:
+        """The same step for who computes nothing and needs no plan to send: decided and in flight, without its columns.
+        None: nothing can be done now. `apply_drawn` ends it."""
+        return self._decide(now, write=False)[1]
+
+    def _decide(self, now: float, *, write: bool) -> tuple[StepPlan | None, Flight | None]:
         assert len(self._flights) < self._caps.max_in_flight, "no plan fits in flight"
+        self._queue.now = now
         for key in self._kv.settled():
             self._queue.wake(key)
         self._builder.room.num_in_flight = len(self._flights)
-        plan, flight = self._builder.build(now)
+        plan, flight = self._builder.build(now, write=write)
+        for state in self._queue.take_late():
+            self._num_late += 1
+            self._life.record(state, Kind.WAIT, Reason.LATE, now, {"late_ms": 1e3 * (now - state.start_by)})
         if flight is not None:
             self._flights.append(flight)
+            self._lateness.step_ends = max(now, self._lateness.step_ends) + flight.est_ms / 1e3
             self._life.step += 1
         elif self._life.open and not self._flights and self._builder.prefills.hold_until is None:
             self._stall()
-        return plan
+        return plan, flight
 
     def _stall(self) -> None:
         raise StallError(
@@ -129,19 +171,28 @@ class Scheduler:
     def apply(self, result: StepResult, now: float) -> None:
         """Take in the result of the oldest plan in flight; the cost model learns what it took."""
         flight = self._flights.popleft()
+        if not self._flights:
+            self._lateness.step_ends = now
         self._applier.apply(flight, result, now)
         if result.device_ms > 0.0:
             self._cost.observe(flight.shape, result.device_ms)
+
+    def apply_drawn(self, draw: Callable[[int, int], int], now: float, *, tell: bool = True) -> None:
+        """Take in the unwritten plan in flight: `draw(request id, output position)` is the token of each row that draws
+        one. The cost model does not learn from it. `tell` False: outputs are of first tokens and ends only."""
+        self._applier.apply_drawn(self._flights.popleft(), draw, now, tell=tell)
 
     def horizon(self) -> DecodeRun | None:
         """The run of decode steps that the next plans make up, as far as nothing comes from outside; None: plan as
         always. Only between steps, and never with several plans in flight. See `engine.horizon`."""
         return self._horizon.look() if self._caps.max_in_flight == 1 and not self._flights else None
 
-    def apply_repeated(self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float]) -> None:
+    def apply_repeated(
+        self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float], *, tell: bool = True
+    ) -> None:
         """Plan and apply the first steps of a run at once: as many as `times` has intervals. The cost model does not
-        learn from them."""
-        self._horizon.apply_repeated(run, tokens, times)
+        learn from them. `tell` False: outputs are of first tokens and ends only."""
+        self._horizon.apply_repeated(run, tokens, times, tell=tell)
 
     def outputs(self) -> list[RequestOutput]:
         """What became final since the last call, in order."""
@@ -229,5 +280,8 @@ class Scheduler:
             wasted_tokens=life.wasted_tokens,
             output_tokens=life.output_tokens,
             saved_prefill_ms=life.saved_prefill_ms,
+            num_refused_late=self._lateness.num_refused,
+            num_late=self._num_late,
+            num_paced_steps=0 if self._builder.slack is None else self._builder.slack.num_paced,
             recent=self.decisions.tail(RECENT_DECISIONS),
         )

@@ -59,6 +59,8 @@ class SequenceKV:
 
     def columns(self) -> NewBlocks:
         """All blocks it has now, as a plan's new-block columns: hits, forked blocks and targets of copies."""
+        if len(self.tables) == 1 and not self.first[0]:
+            return [(0, index, block) for index, block in enumerate(self.tables[0])]
         return [
             (group, index, block)
             for group, table in enumerate(self.tables)

@@ -13,6 +13,7 @@ Policy = Literal["fcfs", "priority", "fair"]
 PrefillPriority = Literal["decode_first", "prefill_first"]
 Preemption = Literal["recompute"]
 Batching = Literal["continuous", "static"]
+SchedulingMode = Literal["fixed", "auto"]
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_requests: int | None = None  # None = unbounded
     max_waiting_tokens: int | None = None  # None = unbounded
     wait_for_prefix: bool = True  # wait for a prefix that another request is computing, when that is cheaper
+    scheduling_mode: SchedulingMode = "fixed"  # auto: budget, order and admission follow targets and prices (slack.py)
     num_draft_tokens: int = 0  # most draft tokens per row and step; 0 = no speculation
 
     def __post_init__(self) -> None:
@@ -62,8 +64,17 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ("prefill_priority", ("decode_first", "prefill_first")),
             ("preemption", ("recompute",)),
             ("batching", ("continuous", "static")),
+            ("scheduling_mode", ("fixed", "auto")),
         ):
             need(getattr(self, name) in choices, name, " or ".join(choices))
+
+        if self.by_slack and (self.batching != "continuous" or self.prefill_priority != "decode_first"):
+            raise ConfigError(
+                "scheduling_mode auto decides by itself what a step takes in",
+                seen=f"batching={self.batching}, prefill_priority={self.prefill_priority}",
+                expected="batching=continuous and prefill_priority=decode_first",
+                fix="set scheduling_mode to fixed, or leave the other two alone",
+            )
 
     def check_caps(self, caps: ExecutorCaps) -> None:
         """Refuse settings that this executor cannot run, before any request comes."""
@@ -101,6 +112,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 expected="0",
                 fix="set num_draft_tokens to 0",
             )
+
+    @property
+    def by_slack(self) -> bool:
+        """Targets and prices decide what a step takes in."""
+        return self.scheduling_mode == "auto"
 
     @property
     def max_chunk_tokens(self) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from paceline import errors
 from paceline.contracts.request import Request, RequestOutput
 from paceline.contracts.step import decode
-from paceline.errors import EngineError, PacelineError, RequestError
+from paceline.errors import EngineError, PacelineError, RequestError, TooLateError
 
 CALLS_SUFFIX = ".calls"
 OUTPUTS_SUFFIX = ".outputs"
@@ -31,6 +31,7 @@ class WireError(msgspec.Struct, frozen=True, kw_only=True):
     expected: str = ""
     fix: str = ""
     param: str | None = None
+    retry_after_s: float | None = None  # of those that know it
 
     @staticmethod
     def of(error: Exception) -> WireError:
@@ -43,12 +44,22 @@ class WireError(msgspec.Struct, frozen=True, kw_only=True):
             expected=error.expected,
             fix=error.fix,
             param=error.param if isinstance(error, RequestError) else None,
+            retry_after_s=error.retry_after_s if isinstance(error, TooLateError) else None,
         )
 
     def rebuild(self) -> PacelineError:
         kind = getattr(errors, self.kind, EngineError)
         if not (isinstance(kind, type) and issubclass(kind, PacelineError)):
             kind = EngineError
+        if issubclass(kind, TooLateError):
+            return kind(
+                self.message,
+                retry_after_s=1.0 if self.retry_after_s is None else self.retry_after_s,
+                param=self.param,
+                seen=self.seen,
+                expected=self.expected,
+                fix=self.fix,
+            )
         if issubclass(kind, RequestError):
             return kind(self.message, param=self.param, seen=self.seen, expected=self.expected, fix=self.fix)
         return kind(self.message, seen=self.seen, expected=self.expected, fix=self.fix)

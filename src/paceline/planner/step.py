@@ -64,6 +64,22 @@ class LayoutSteps:
             step = max(step, self.stages * self.times.interval_ms(shape))
         return (step + (self._moved.extra_ms(shape, parts) if self._moved else 0.0)) * self.scale
 
+    def round_ms(self, shape: StepShape) -> float:
+        """Until all rows of `shape` have gone on once: as many micro-batches as there are stages follow each other, or
+        as many as there are rows, and then stages stand idle (the bubble). A prompt's chunk is not cut."""
+        batches = max(1, min(self.stages, shape.num_rows))
+        if batches == 1 or not isinstance(self.times, StepPrior):
+            return self._through_ms(shape)
+        micro = _part(shape, batches)
+        return max(self._through_ms(micro), batches * self.times.interval_ms(micro) * self.scale)
+
+    def _through_ms(self, shape: StepShape) -> float:
+        """One step through all stages."""
+        if not isinstance(self.times, StepPrior):
+            return self.times.step_ms(shape) * self.scale
+        parts = self.times.parts(shape)
+        return (sum(parts.values()) + (self._moved.extra_ms(shape, parts) if self._moved else 0.0)) * self.scale
+
     def decode_ms(self, num_rows: int, context: int) -> float:
         """Between two tokens when `num_rows` sequences of `context` tokens decode."""
         key = (num_rows, context)
@@ -155,6 +171,18 @@ def layout_prior(
 
 def _at_rate(card: DeviceCard, weights: str) -> DeviceSpec:
     return msgspec.structs.replace(card.spec, gflops=card.rate(weights))
+
+
+def _part(shape: StepShape, count: int) -> StepShape:
+    """One of `count` equal micro-batches, rounded up."""
+    return StepShape(
+        num_tokens=ceil(shape.num_tokens / count),
+        num_rows=ceil(shape.num_rows / count),
+        num_sampled=ceil(shape.num_sampled / count),
+        context_tokens=ceil(shape.context_tokens / count),
+        attention_pairs=ceil(shape.attention_pairs / count),
+        num_prompt_logits=ceil(shape.num_prompt_logits / count),
+    )
 
 
 def _times(shape: StepShape, count: int) -> StepShape:

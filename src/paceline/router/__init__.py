@@ -7,7 +7,7 @@ import contracts; prices come in through `contracts.ports.CostModel`.
 
 from __future__ import annotations
 
-from paceline.router.ledger import Ledger, Load
+from paceline.router.ledger import Ledger, Load, Reports
 from paceline.router.policy import (
     POLICIES,
     Ask,
@@ -30,6 +30,7 @@ __all__ = [
     "PowerOfTwo",
     "PredictedSeconds",
     "PrefixAffinity",
+    "Reports",
     "RoundRobin",
     "make_policy",
 ]

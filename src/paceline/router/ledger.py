@@ -6,6 +6,8 @@ room. It knows nothing of what reaches a replica past this router.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.errors import EngineError
 
 
@@ -25,11 +27,36 @@ class Load:
     def num_open(self) -> int:
         return self.num_waiting + self.num_decoding
 
+    def copy(self) -> Load:
+        other = Load(self.replica)
+        other.num_waiting, other.num_decoding = self.num_waiting, self.num_decoding
+        other.prefill_tokens, other.context_tokens = self.prefill_tokens, self.context_tokens
+        return other
+
     def __repr__(self) -> str:
         return (
             f"Load(replica={self.replica}, waiting={self.num_waiting}, decoding={self.num_decoding}, "
             f"prefill_tokens={self.prefill_tokens}, context_tokens={self.context_tokens})"
         )
+
+
+class Reports:
+    """Loads as a router knows them that only reads what replicas report every so often, and counts nothing itself.
+
+    A baseline: what is sent between two reports shows in none of them, so all that comes in between goes the same way.
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._next_s = 0.0
+        self._seen: list[Load] = []
+
+    def loads(self, actual: Sequence[Load], now: float) -> Sequence[Load]:
+        """The loads of the last report; a new one is made when it is due, or replicas came or went."""
+        if now >= self._next_s or [load.replica for load in self._seen] != [load.replica for load in actual]:
+            self._seen = [load.copy() for load in actual]
+            self._next_s = now + self._period_s
+        return self._seen
 
 
 class Ledger:

@@ -29,6 +29,7 @@ from paceline.errors import (
     QueueFullError,
     RateLimitError,
     RequestError,
+    TooLateError,
 )
 
 if TYPE_CHECKING:
@@ -223,7 +224,9 @@ def error_bytes(error: BaseException) -> bytes:
 def error_headers(error: BaseException) -> dict[str, str]:
     """Headers that belong to the status, Retry-After where a client may try again."""
     headers = dict(getattr(error, "headers", None) or {})
-    if isinstance(error, QueueFullError):
+    if isinstance(error, TooLateError):
+        headers.setdefault("Retry-After", retry_after(error.retry_after_s))
+    elif isinstance(error, QueueFullError):
         headers.setdefault("Retry-After", retry_after(RETRY_QUEUE_S))
     elif isinstance(error, RateLimitError):
         headers.setdefault("Retry-After", retry_after(error.retry_after_s))

@@ -7,72 +7,20 @@ decode steps; per arrival; per client that leaves; per replica that fails or com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
-from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams, Usage
-from paceline.contracts.slo import Outcome, Timeline
+from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams
+from paceline.contracts.slo import Outcome, Slo
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
-from paceline.router import Ask, Ledger, Policy
+from paceline.router import Ask, Ledger, Policy, Reports
 from paceline.sim.client import GOES_ON, Client
 from paceline.sim.events import EventHeap, EventKind
+from paceline.sim.outcome import Ended, Joining, Open, Outage, Totals
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, News, Replica
 
-
-class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica stops, with all it holds; it is up again, with an empty cache, after `down_s` and a cold start."""
-
-    replica: int
-    at_s: float
-    down_s: float = 0.0
-    back: bool = True  # False: it never comes back
-
-
-class Joining(msgspec.Struct, frozen=True, kw_only=True):
-    """One more replica is asked for at `at_s`; it takes requests after a cold start."""
-
-    at_s: float
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How one planned request went. `timeline` and `usage` are None for one that no engine took."""
-
-    planned: PlannedRequest
-    plan_s: float  # when it was due
-    sent_s: float
-    end_s: float
-    outcome: Outcome
-    reason: str  # finish reason, or what went wrong
-    http_status: int
-    replica: int  # -1: none
-    timeline: Timeline | None = None
-    usage: Usage | None = None
-
-
-class Totals(msgspec.Struct, kw_only=True):
-    """What the simulation itself did."""
-
-    virtual_s: float = 0.0  # time of the last event
-    num_events: int = 0
-    num_steps: int = 0  # of all replicas, those of runs included
-    num_ended: int = 0
-    busy_s: float = 0.0  # of all replicas: seconds in steps
-
-
-class _Open:
-    """A request that was sent and has not ended."""
-
-    __slots__ = ("left", "plan_s", "planned", "prompt", "replica")
-
-    def __init__(self, planned: PlannedRequest, plan_s: float, prompt: Prompt, replica: int) -> None:
-        self.planned = planned
-        self.plan_s = plan_s
-        self.prompt = prompt
-        self.replica = replica
-        self.left: tuple[Outcome, str] | None = None  # how its client, or its replica, went
+NO_TARGETS = Slo()
 
 
 class Cluster:
@@ -90,6 +38,8 @@ class Cluster:
         *,
         changes: Sequence[Outage | Joining] = (),
         cold_start_s: float = 0.0,
+        slos: Mapping[str, Slo] | None = None,
+        reports: Reports | None = None,
     ) -> None:
         if num_replicas < 1:
             raise ConfigError("a cluster needs a replica", seen=num_replicas, expected="at least 1")
@@ -99,13 +49,18 @@ class Cluster:
         self._prompts = prompts
         self._on_end = on_end
         self._cold_start_s = cold_start_s
+        self._reports = reports  # the router knows loads by these, and not by its own ledger
+        self._slos = slos or {}  # by class of the plan: what a server's class table would say
         self._events = EventHeap()
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, Open] = {}
         self._sampling: dict[int, SamplingParams] = {}  # by output length
         self.num_requests: list[int] = []  # taken in, by replica
         self._num_coming = 0  # arrivals on the heap
+        self._num_starting = 0  # replicas whose cold start is not over
+        self._paid_from: dict[int, float] = {}  # replicas that are up or starting: since when
+        self._retired: set[int] = set()  # replicas that take nothing new and end what they have
         self._num_scheduled = 0  # of the schedule, put on the heap
         self.totals = Totals()
         for _ in range(num_replicas):
@@ -149,6 +104,8 @@ class Cluster:
                 self._arrive(planned, event.time)
             elif event.kind == EventKind.CAPACITY:
                 self._change(event.what, event.time)
+            elif event.kind == EventKind.ARRANGED:
+                event.what(event.time)
             elif event.what is not None:
                 self._leave(event.number, event.what, event.time)
             else:
@@ -158,6 +115,7 @@ class Cluster:
         for replica in self.replicas:
             if replica is not None:
                 self._count(replica)
+        self.totals.replica_s += sum(max(0.0, events.now - since) for since in self._paid_from.values())
         return self.totals
 
     def _next_scheduled(self) -> None:
@@ -189,7 +147,8 @@ class Cluster:
         request = self._request(planned, prompt, now)
         cached = self._cached(request) if self._policy.looks_at_cache else None
         ask = Ask(planned.id, prompt.num_tokens) if cached is None else Ask(planned.id, prompt.num_tokens, cached)
-        index = self._policy.choose(ask, loads).replica
+        seen = loads if self._reports is None else self._reports.loads(loads, now)
+        index = self._policy.choose(ask, seen).replica
         replica = self.replicas[index]
         assert replica is not None, "a router sent a request to a replica that is down"
         faults = planned.faults
@@ -205,7 +164,7 @@ class Cluster:
             return self._refused(planned, now, Outcome.REJECTED, error.code, 429)
         except RequestError as error:
             return self._refused(planned, now, Outcome.HTTP_ERROR, error.message, 400)
-        self._open[planned.id] = _Open(planned, now, prompt, index)
+        self._open[planned.id] = Open(planned, now, prompt, index)
         self.num_requests[index] += 1
         self._ledger.sent(index, planned.id, prompt.num_tokens, 0 if cached is None else cached(index))
         if drops_s is not None and (waits_s is None or drops_s < waits_s):
@@ -218,8 +177,10 @@ class Cluster:
         self._schedule(replica)
         return None
 
-    def _request(self, planned: PlannedRequest, prompt: Prompt, now: float) -> Request:
-        num_output = max(1, planned.num_output_tokens)
+    def _request(
+        self, planned: PlannedRequest, prompt: Prompt, now: float, *, num_output: int = 0, prior: tuple[int, ...] = ()
+    ) -> Request:
+        num_output = num_output or max(1, planned.num_output_tokens)
         sampling = self._sampling.get(num_output)
         if sampling is None:
             sampling = self._sampling[num_output] = SamplingParams(
@@ -229,9 +190,12 @@ class Cluster:
             request_id=planned.id,
             prompt=prompt,
             sampling=sampling,
+            prior_output=prior,
             arrival=now,
             priority=planned.priority or 0,
             tenant=planned.tenant or "default",
+            latency_class=planned.slo_class,
+            slo=self._slos.get(planned.slo_class, NO_TARGETS),
         )
 
     def _cached(self, request: Request) -> Callable[[int], int]:
@@ -273,20 +237,18 @@ class Cluster:
 
     def _change(self, change: Outage | Joining | int, now: float) -> None:
         if isinstance(change, int):
+            self._num_starting -= 1
             self.replicas[change] = self._make_replica(change)
-            self._ledger.join(change)
+            self._join(change)
         elif isinstance(change, Joining):
-            self.replicas.append(None)
-            self.num_requests.append(0)
-            self._events.push(now + self._cold_start_s, EventKind.CAPACITY, 0, len(self.replicas) - 1)
+            self.start_replica(now)
         elif (replica := self.replicas[change.replica]) is not None:
-            self._ledger.leave(change.replica)
+            self._depart(change.replica)
             self.replicas[change.replica] = None
             self._lose(replica, (Outcome.STREAM_ERROR, f"replica {change.replica} failed"), now)
-            self._count(replica)
-            if change.back:
-                up_at = now + change.down_s + self._cold_start_s
-                self._events.push(up_at, EventKind.CAPACITY, 0, change.replica)
+            self._stop(replica, now)
+            if change.back and change.replica not in self._retired:
+                self._start(change.replica, now + change.down_s)
 
     def _drained(self, now: float) -> None:
         how = (Outcome.TIMEOUT, f"drain: {self._client.drain_s:g} s after the end of the load")
@@ -374,8 +336,67 @@ class Cluster:
         index = len(self.replicas)
         self.replicas.append(self._make_replica(index))
         self.num_requests.append(0)
+        self._paid_from[index] = 0.0
+        self._join(index)
+
+    def _join(self, index: int) -> None:
+        """It takes requests from now on."""
         self._ledger.join(index)
+
+    def _depart(self, index: int) -> None:
+        """It takes none any more, and what it had is lost."""
+        self._ledger.leave(index)
+
+    def start_replica(self, now: float) -> None:
+        """One more; it takes requests when its cold start is over."""
+        self.replicas.append(None)
+        self.num_requests.append(0)
+        self._start(len(self.replicas) - 1, now)
+
+    def _start(self, index: int, now: float) -> None:
+        self._num_starting += 1
+        self._paid_from[index] = now
+        self._events.push(now + self._cold_start_s, EventKind.CAPACITY, 0, index)
+
+    def retire_replica(self) -> None:
+        """The one with least to do, of equals the youngest, takes nothing new and is gone when it has nothing left."""
+        load = min(reversed(self._ledger.loads), key=lambda load: load.num_open)
+        self._retired.add(load.replica)
+        self._depart(load.replica)
+
+    def stop_retired(self, now: float) -> None:
+        """Those of the retired that have nothing left are gone."""
+        for index in sorted(self._retired):
+            replica = self.replicas[index]
+            if replica is not None and not replica.num_open:
+                self.replicas[index] = None
+                self._stop(replica, now)
+
+    def _stop(self, replica: Replica, now: float) -> None:
+        self._count(replica)
+        self.totals.replica_s += now - self._paid_from.pop(replica.index)
+
+    @property
+    def num_ready(self) -> int:
+        """Replicas that take requests."""
+        return len(self._ledger.loads)
+
+    @property
+    def num_starting(self) -> int:
+        return self._num_starting
+
+    @property
+    def num_open(self) -> int:
+        """Requests that were sent and have not ended."""
+        return len(self._open)
+
+    def arrange(self, time: float, what: Callable[[float], None]) -> None:
+        """Call `what(time)` then, if the load goes on so long."""
+        self._events.push(time, EventKind.ARRANGED, 0, what)
 
     def _count(self, replica: Replica) -> None:
         self.totals.num_steps += replica.num_steps
         self.totals.busy_s += replica.busy_s
+
+
+__all__ = ["Cluster", "Ended", "Joining", "Outage", "Totals"]

@@ -18,8 +18,9 @@ class EventKind(IntEnum):
 
     CAPACITY = 0  # a replica comes or goes
     CLIENT = 1  # a client leaves, or the load is over
-    ARRIVAL = 2
-    STEP = 3  # a replica's step, or run of steps, ends
+    ARRANGED = 2  # something that was arranged before: `what(time)` is called
+    ARRIVAL = 3
+    STEP = 4  # a replica's step, or run of steps, ends
 
 
 class Event(NamedTuple):

@@ -4,18 +4,20 @@
     totals = make_cluster(replica, cost, plan, on_end=ended.append).run()
 
 `assemble.sim.simulate` does the same from a configuration, and makes the lab's records. What is not simulated is
-refused elsewhere or left out for good: text, networks, the client's and the server's own time, drafts, lower tiers of
-the KV cache, prefill and decode on different replicas, replicas that come and go with the load.
+refused elsewhere or left out for good: text, networks, the client's and the server's own time, lower tiers of the KV
+cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from paceline.contracts.kv import KVLayout
 from paceline.contracts.ports import CostModel
+from paceline.contracts.slo import Slo
 from paceline.cost import decode_shape, prefill_shape
 from paceline.engine.decisions import DecisionRing
 from paceline.engine.kv_manager import KVManager
@@ -24,16 +26,18 @@ from paceline.engine.settings import SchedulerSettings
 from paceline.errors import ConfigError, UnsupportedError
 from paceline.lab.workload import Plan, TargetSize, WorkloadSpec, offered_rps, scale
 from paceline.lab.workload.arrivals import Closed
-from paceline.router import make_policy
+from paceline.router import Policy, Reports, make_policy
 from paceline.sim.client import Client
 from paceline.sim.clock import VirtualClock
 from paceline.sim.cluster import Cluster, Ended, Joining, Outage
+from paceline.sim.drafts import CurveDrafter
 from paceline.sim.executor import SimulatedExecutor, simulated_caps
 from paceline.sim.prompts import NUM_IDS, Answers, Prompts
 from paceline.sim.replica import Replica
+from paceline.sim.split import Split, SplitCluster
 
-_DECISIONS = 64  # that a replica remembers: a fleet has many
-_KV_EVENTS = 1  # nobody follows a simulated cache
+_DECISIONS = 0  # nobody asks a simulated replica why
+_KV_EVENTS = 0  # nobody follows a simulated cache
 SIZE_PROMPT, SIZE_OUTPUT, SIZE_ROWS = 128, 16, 8  # what a server's size is taken from: see lab.experiment.sizing
 
 
@@ -44,21 +48,34 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     layout: KVLayout
     prefix_caching: bool = True
     share_tenants: bool = False
+    acceptance: tuple[float, ...] = ()  # tokens a step yields with 1, 2, ... drafts; empty: no speculation
 
 
 def make_replica(
-    index: int, spec: ReplicaSpec, cost: CostModel, answers: Answers, *, macro_steps: bool = True
+    index: int,
+    spec: ReplicaSpec,
+    cost: CostModel,
+    answers: Answers,
+    *,
+    macro_steps: bool = True,
+    write_plans: bool = False,
 ) -> Replica:
-    """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`."""
+    """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`.
+    `write_plans`: each step goes through the executor as a plan, which takes longer and changes nothing."""
     settings = spec.settings
-    if settings.num_draft_tokens:
-        raise UnsupportedError("drafts are not simulated", seen=settings.num_draft_tokens, expected="0")
+    if settings.num_draft_tokens != len(spec.acceptance):
+        raise UnsupportedError(
+            "drafts are simulated by their acceptance curve alone",
+            seen=f"num_draft_tokens={settings.num_draft_tokens}, a curve of {len(spec.acceptance)}",
+            expected="as many drafts as the curve has lengths",
+        )
     worst = settings.max_num_seqs - 1 + settings.min_prefill_tokens
     caps = simulated_caps(
         spec.layout,
         max_rows=settings.max_num_seqs,
         max_tokens=max(settings.max_num_batched_tokens, worst),
         vocab_size=NUM_IDS,
+        host_drafts=bool(spec.acceptance),
     )
     kv = KVManager(
         spec.layout,
@@ -67,10 +84,12 @@ def make_replica(
         event_capacity=_KV_EVENTS,
         share_tenants=spec.share_tenants,
     )
-    scheduler = Scheduler(settings, caps, kv, cost, decisions=DecisionRing(_DECISIONS))
+    drafter = CurveDrafter(spec.acceptance) if spec.acceptance else None
+    scheduler = Scheduler(settings, caps, kv, cost, drafter=drafter, decisions=DecisionRing(_DECISIONS))
     clock = VirtualClock()
     executor = SimulatedExecutor(caps, None, clock, answers)
-    return Replica(index, scheduler, kv, executor, clock, cost, macro_steps=macro_steps)
+    unwritten = None if write_plans or drafter is not None or not macro_steps else answers
+    return Replica(index, scheduler, kv, executor, clock, cost, macro_steps=macro_steps, answers=unwritten)
 
 
 def make_cluster(
@@ -80,26 +99,39 @@ def make_cluster(
     *,
     on_end: Callable[[Ended], None],
     num_replicas: int = 1,
-    router: str = "round-robin",
+    router: str | Policy = "round-robin",
     seed: int = 0,
     changes: Sequence[Outage | Joining] = (),
     cold_start_s: float = 0.0,
+    slos: Mapping[str, Slo] | None = None,
     macro_steps: bool = True,
+    split: Split | None = None,
+    reports: Reports | None = None,
 ) -> Cluster:
-    """A cluster that is ready to run `plan`; see `Cluster.run`. Raises ConfigError for what cannot be."""
+    """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `slos`: targets
+    by the plan's classes, which replicas schedule by if their settings say so. `split`: prefill and decode on replicas
+    of their own. `reports`: the router knows loads by these alone. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
     settings = replica.settings
-    policy = make_policy(
-        router,
-        cost,
-        step_tokens=settings.max_num_batched_tokens,
-        max_rows=settings.max_num_seqs,
-        mean_output_tokens=sum(r.num_output_tokens for r in plan.requests) / max(1, len(plan.requests)),
-        seed=seed,
+    policy = (
+        router
+        if not isinstance(router, str)
+        else make_policy(
+            router,
+            cost,
+            step_tokens=settings.max_num_batched_tokens,
+            max_rows=settings.max_num_seqs,
+            mean_output_tokens=sum(r.num_output_tokens for r in plan.requests) / max(1, len(plan.requests)),
+            seed=seed,
+        )
     )
-    return Cluster(
+    if split is not None:
+        _check_split(replica)
+    made: type[Cluster] = Cluster if split is None else SplitCluster
+    more: dict[str, Any] = {} if split is None else {"split": split, "answers": answers}
+    return made(
         lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps),
         num_replicas,
         policy,
@@ -108,7 +140,21 @@ def make_cluster(
         on_end,
         changes=changes,
         cold_start_s=cold_start_s,
+        slos=slos,
+        reports=reports,
+        **more,
     )
+
+
+def _check_split(replica: ReplicaSpec) -> None:
+    """Raise UnsupportedError where KV cannot be carried from one replica to another."""
+    groups = replica.layout.groups
+    if not replica.prefix_caching or len(groups) > 1 or groups[0].window is not None:
+        raise UnsupportedError(
+            "prefill and decode apart are simulated for plain KV caches with a prefix cache",
+            seen=f"{len(groups)} KV groups, prefix cache {'on' if replica.prefix_caching else 'off'}",
+            expected="one group of layers that see everything, enable_prefix_caching on",
+        )
 
 
 def size_of(cost: CostModel, settings: SchedulerSettings) -> TargetSize:

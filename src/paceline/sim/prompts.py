@@ -34,8 +34,15 @@ class Answers:
         return self.begin(row.request_id) + position
 
     def run(self, row: RowAdmit, position: int, num: int) -> Sequence[int]:
-        first = self.begin(row.request_id) + position
+        return self.tokens(row.request_id, position, num)
+
+    def tokens(self, request_id: int, position: int, num: int) -> Sequence[int]:
+        """Of output positions [position, position + num)."""
+        first = self.begin(request_id) + position
         return range(first, first + num)
+
+    def token(self, request_id: int, position: int) -> int:
+        return self.begin(request_id) + position
 
 
 class Prompts:

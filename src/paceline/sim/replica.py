@@ -17,10 +17,12 @@ from paceline.contracts.ports import CostModel
 from paceline.contracts.request import Request, RequestOutput
 from paceline.engine.horizon import DecodeRun
 from paceline.engine.kv_manager import KVManager
+from paceline.engine.plan_columns import Flight
 from paceline.engine.scheduler import Scheduler
 from paceline.sim.clock import VirtualClock
 from paceline.sim.executor import SimulatedExecutor
 from paceline.sim.pace import Pace
+from paceline.sim.prompts import Answers
 
 NEVER = float("inf")
 
@@ -35,7 +37,8 @@ class News:
 
 
 class Replica:
-    """`cost` are the prices of the executor. Only one step is in flight at a time."""
+    """`cost` are the prices of the executor. Only one step is in flight at a time. With `answers` no plan is written
+    down: the scheduler decides as ever, and tokens come from there, without a way through the executor."""
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Replica:
         cost: CostModel,
         *,
         macro_steps: bool = True,
+        answers: Answers | None = None,
     ) -> None:
         assert executor.caps.max_in_flight == 1, "a simulated replica has one step in flight"
         self.index = index
@@ -62,9 +66,11 @@ class Replica:
         self._clock = clock
         self._cost = cost
         self._macro_steps = macro_steps
+        self._answers = answers
         # tenants are charged per step and new ones are ranked by it, so a run must be settled before somebody comes
         self._settles = scheduler.settings.policy == "fair"
         self._handle: int | None = None  # of the step in flight
+        self._flight: Flight | None = None  # the same, of a plan that was not written
         self._run: DecodeRun | None = None
         self._pace: Pace | None = None
         self._num_run = 0  # steps of the run that will be done at next_time
@@ -76,9 +82,14 @@ class Replica:
         self._was_cut = False  # somebody came during this run and was not settled
 
     @property
+    def num_open(self) -> int:
+        """Requests it was given that have not ended."""
+        return len(self._open)
+
+    @property
     def is_idle(self) -> bool:
         """Nothing is being computed."""
-        return self._handle is None and self._run is None
+        return self._handle is None and self._run is None and self._flight is None
 
     # from outside
 
@@ -146,14 +157,25 @@ class Replica:
         """One step, planned at `now`."""
         self._clock.advance_to(now)
         self.scheduler.expire(now)
+        if self._answers is not None:
+            self._flight = self.scheduler.plan_unwritten(now)
+            if self._flight is None:
+                self._wait(now)
+            else:
+                self._wake_at(now + self._flight.est_ms / 1000.0)
+            return
         plan = self.scheduler.plan(now)
         if plan.is_empty:
-            wake = now if self.scheduler.has_outputs else self.scheduler.wake_time()
-            self._wake_at(NEVER if wake is None else max(now, wake))
+            self._wait(now)
             return
         self._handle = self._executor.submit(plan)
         self._executor.sample(self._handle, None)
         self._wake_at(self._executor.done_at(self._handle))
+
+    def _wait(self, now: float) -> None:
+        """Nothing can be planned now."""
+        wake = now if self.scheduler.has_outputs else self.scheduler.wake_time()
+        self._wake_at(NEVER if wake is None else max(now, wake))
 
     def advance(self, now: float) -> News:
         """What is under way has ended (or nothing was); its results are applied."""
@@ -162,6 +184,12 @@ class Replica:
         if self._run is not None:
             self._apply_run(self._num_run)
             self._run = self._pace = None
+        elif self._flight is not None:
+            assert self._answers is not None
+            self._flight = None
+            self.num_steps += 1
+            self.busy_s += now - self._began
+            self.scheduler.apply_drawn(self._answers.token, now, tell=bool(self._wants))
         elif self._handle is not None:
             result = self._executor.poll(self._handle)
             assert result is not None
@@ -179,7 +207,7 @@ class Replica:
             done = min(self._num_run - 1, max(0, self._pace.begun_before(now) - 1))
             if done:
                 self._apply_run(done)
-        self._run = self._pace = self._handle = None
+        self._run = self._pace = self._handle = self._flight = None
         self._wake_at(NEVER)
         for request_id in self._open:
             self.scheduler.abort(request_id, now)
@@ -208,7 +236,7 @@ class Replica:
         self._run = self._pace = None
         self._began = begun_at
         self._plan(begun_at)
-        assert self._handle is not None
+        assert self._handle is not None or self._flight is not None
         if self.next_time < now:  # by the last bit
             self._wake_at(now)
 
@@ -218,7 +246,14 @@ class Replica:
         times = self._pace.times(num)
         self.num_steps += num
         self.busy_s += times[-1] - times[0]
-        self.scheduler.apply_repeated(self._run, self._executor.draw_run(self._run.rows, num), times)
+        run = self._run
+        if self._answers is None:
+            drawn = self._executor.draw_run(run.rows, num)
+        else:
+            tokens = self._answers.tokens
+            ids = zip(run.request_ids, run.positions, strict=True)
+            drawn = [tokens(request_id, position, num) for request_id, position in ids]
+        self.scheduler.apply_repeated(self._run, drawn, times, tell=bool(self._wants))
 
     def _news(self) -> News:
         news = News()

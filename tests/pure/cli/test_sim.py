@@ -122,3 +122,58 @@ def test_the_model_is_that_of_the_file_unless_one_is_named(tmp_path: Path) -> No
         done = CliRunner().invoke(app, [*card, *more, "--out", str(out)])
         assert done.exit_code == 0, done.output
         assert read_run(out).info.target.model == name
+
+
+def test_prefill_and_decode_apart_say_what_the_links_did(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, text = sim(
+        "--replicas", "2", "--prefill-replicas", "1", "--num-requests", "5", "--kv-link", "1,20", "--out", str(out)
+    )
+    assert code == 0, text
+    assert "KV between replicas: links busy" in text
+    apart = read_run(out).info.fingerprint["simulation"]["prefill_and_decode"]
+    assert apart["num_prefill"] == 1
+    assert apart["link"] == {"gbps": 1.0, "latency_us": 20.0}
+    assert apart["kv_bytes_per_token"] == 131_072
+
+
+def test_an_engine_may_be_divided_over_devices(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, text = sim("--tensor-parallel-size", "2", "--num-requests", "5", "--out", str(out))
+    assert code == 0, text
+    assert "TP2" in text
+    assert "tp=2" in read_run(out).info.fingerprint["simulation"]["devices_per_replica"]
+
+
+def test_an_autoscaled_run_keeps_its_history_and_the_report_draws_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, text = sim(
+        "--autoscale", "1-3", "--scale-period", "0.5", "--scale-target", "2", "--rate", "6", "--duration", "8",
+        "--cold-start", "process=1,weights=2", "--scale-up-budget", "--slo", "ttft=5s", "--out", str(out),
+    )  # fmt: skip
+    assert code == 0, text
+    for words in ("replicas wanted: ", "replica-hours", "scale-up budget: "):
+        assert words in text
+    run = read_run(out)
+    assert run.info.fingerprint["simulation"]["cold_start_phases_s"] == {"process": 1.0, "weights": 2.0}
+    assert run.info.fingerprint["simulation"]["scaling"]["max_replicas"] == 3
+    assert run.server_metrics[0]["common"]["replicas_ready"] == 1
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+    assert "Replicas over time" in (out / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--autoscale", "3"], "--autoscale was not understood"),
+        (["--scale-up-budget"], "nothing scales up"),
+        (["--cold-start", "weights=x"], "--cold-start was not understood"),
+        (["--prefill-replicas", "1"], "no replica is left to decode"),
+        (["--prefill-replicas", "1", "--replicas", "2", "--kv-link", "fast"], "--kv-link was not understood"),
+        (["--prefill-replicas", "1", "--replicas", "2", "--autoscale", "1-2"], "do not scale"),
+    ],
+)
+def test_fleets_that_cannot_be_are_bad_input(options: list[str], words: str) -> None:
+    code, text = sim("--num-requests", "2", *options)
+    assert code == 2
+    assert words in " ".join(text.split())

@@ -157,7 +157,7 @@ def test_a_child_that_can_answer_no_calls_ends() -> None:
 
 def test_a_call_to_a_dead_child_says_so_and_leaves_nothing_open() -> None:
     for call in ("stats", "submit"):
-        with child() as client:
+        with child("slow") as client:
             client.submit(make_request(0, [1, 2], 200, sampling={"ignore_eos": True}))
             os.kill(client.pid, signal.SIGKILL)
             os.waitid(os.P_PID, client.pid, os.WEXITED | os.WNOWAIT)

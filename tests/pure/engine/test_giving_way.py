@@ -23,8 +23,8 @@ def beside_a_flood(cost=DEAR, *, quiet=(8,), policy="fair", priority=0, **settin
     plans = []
     build = engine.scheduler._builder.build
 
-    def watched(now):
-        plan, flight = build(now)
+    def watched(now, **options):
+        plan, flight = build(now, **options)
         if flight is not None:
             plans.append({state.request_id: count for state, count in zip(flight.states, flight.counts, strict=True)})
         return plan, flight

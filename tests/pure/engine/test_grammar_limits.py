@@ -35,6 +35,13 @@ class Tired:
         return Tired(self.inner.clone(), self.asked, self.limit)
 
     @property
+    def finishes(self) -> bool:
+        return self.inner.finishes
+
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        return self.inner.way_out(most, further=further)
+
+    @property
     def accepting(self) -> bool:
         return not self.error and self.inner.accepting
 

@@ -280,6 +280,13 @@ class Odd:
         return Odd(self.how, self.inner.clone(), self.num_accepted)
 
     @property
+    def finishes(self) -> bool:
+        return self.inner.finishes
+
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        return self.inner.way_out(most, further=further)
+
+    @property
     def accepting(self) -> bool:
         return self.inner.accepting and not (self.how == "nothing" and self.num_accepted >= 2)
 

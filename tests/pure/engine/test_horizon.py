@@ -14,10 +14,13 @@ from tests.pure.engine.driver import Driver, request
 from tests.pure.sim.kit import COST, Played, leave, replica_spec, submit
 
 from paceline.contracts.request import Prompt, TokenPrompt
+from paceline.contracts.slo import Slo
 from paceline.contracts.step import StepPlan
 from paceline.engine.horizon import DecodeRun
 
 law = settings(deadline=None, derandomize=True, max_examples=40, suppress_health_check=list(HealthCheck))
+# COST makes a step of one row 8.8 ms, of four 10.4 ms
+TARGETS = (Slo(), Slo(ttft_s=0.02, tpot_s=0.0095), Slo(ttft_s=0.2), Slo(tpot_s=0.011), Slo(e2e_s=0.25))
 Action = tuple[float, Callable[[Played, float], None]]
 
 
@@ -39,14 +42,18 @@ def scripts(draw: st.DrawFn) -> tuple[dict[str, Any], list[Action]]:
         "batching": draw(st.sampled_from(["continuous", "continuous", "static"])),
         "max_wait_ms": draw(st.sampled_from([0.0, 0.0, 30.0])),
         "prefill_priority": draw(st.sampled_from(["decode_first", "prefill_first"])),
+        "scheduling_mode": draw(st.sampled_from(["fixed", "auto"])),
         "max_model_len": 64,
     }
+    if options["batching"] == "static" or options["prefill_priority"] == "prefill_first":
+        options["scheduling_mode"] = "fixed"
     script: list[Action] = []
     for request_id in range(draw(st.integers(1, 7))):
         at = draw(st.floats(0.0, 0.9, allow_nan=False))
         more: dict[str, Any] = {
             "priority": draw(st.integers(0, 1)),
             "tenant": draw(st.sampled_from(["a", "b"])),
+            "slo": draw(st.sampled_from(TARGETS)),
         }
         if draw(st.integers(0, 5)) == 0:
             more["deadline"] = at + draw(st.floats(0.05, 0.4))

@@ -83,7 +83,7 @@ def test_a_discarded_request_is_skipped_wherever_it_was_and_marks_do_not_pile_up
         queue.discard(each)
         each.phase = Phase.FINISHED_ABORT
     left = sorted(s.request_id for s in shuffled[900:])
-    assert len(queue._classes[0].queues[""]._heap) <= 2 * len(left) + 64
+    assert len(queue._classes[0].queues[""]) <= 2 * len(left) + 64
     assert queue.oldest_arrival() == float(left[0])
     assert drain(queue) == left
 

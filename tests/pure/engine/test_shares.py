@@ -186,7 +186,7 @@ def test_nobody_loses_a_row_to_one_that_lacks_blocks():
     engine = simulated_engine(
         policy="fair", depth=2, block_size=4, num_blocks=40, max_rows=4, watermark=0.0, prefix_caching=False
     )
-    engine.run(make_request(99, [9] * 150, 1, tenant="b"))  # so that it stands behind the other
+    engine.run(make_request(99, [9] * 150, 8, tenant="b"))  # so that it stands behind the other
     for number in range(4):
         engine.core.submit(make_request(number, [number + 10] * 20, 12, tenant="a"))
     for _ in range(3):

@@ -71,8 +71,18 @@ def run_fleet(
 class Played:
     """One replica under a script of actions at times, with every plan it made."""
 
-    def __init__(self, spec: ReplicaSpec, *, macro_steps: bool, cost: CostModel = COST, check: bool = False) -> None:
-        self.replica: Replica = make_replica(0, spec, cost, Answers(1), macro_steps=macro_steps)
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        *,
+        macro_steps: bool,
+        write_plans: bool = True,
+        cost: CostModel = COST,
+        check: bool = False,
+    ) -> None:
+        self.replica: Replica = make_replica(
+            0, spec, cost, Answers(1), macro_steps=macro_steps, write_plans=write_plans
+        )
         self.plans: dict[int, StepPlan] = {}
         self.ends: dict[int, RequestOutput] = {}
         self.first_tokens: list[int] = []

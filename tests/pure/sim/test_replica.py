@@ -93,5 +93,5 @@ def test_a_replica_that_fails_ends_what_it_had() -> None:
 def test_drafts_are_refused() -> None:
     spec = replica_spec()
     drafting = msgspec.structs.replace(spec, settings=msgspec.structs.replace(spec.settings, num_draft_tokens=2))
-    with pytest.raises(UnsupportedError, match="drafts are not simulated"):
+    with pytest.raises(UnsupportedError, match="acceptance curve alone"):
         make_replica(0, drafting, COST, Answers(0))

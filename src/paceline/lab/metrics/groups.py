@@ -104,6 +104,7 @@ def _group(run: Run, kind: str, name: str, members: Bools) -> GroupMetrics:
         good_tokens_per_s=good_tokens(run, members),
         attainment=attainment(run, members),
         missed={term: count for term, who in judged.missed.items() if (count := int((who & members).sum()))},
+        valid=valid_of(records),
         num_vacuous=int((judged.vacuous & members).sum()),
         request_rps=num_ok / seconds if seconds > 0 else None,
         input_tokens=sum(prompts),
@@ -121,6 +122,13 @@ def _outcomes(run: Run, index: list[int]) -> dict[str, int]:
     """As the client saw them; a good end without any token is called no_token."""
     none = run.judgement.missed[NO_TOKEN]
     return dict(sorted(Counter(NO_TOKEN if none[i] else run.columns.records[i].outcome.value for i in index).items()))
+
+
+def valid_of(records: list[RequestRecord]) -> dict[str, tuple[int, int]]:
+    """Validator -> (passed, judged), over the answers that were judged at all."""
+    judged = Counter(name for record in records for name in record.valid)
+    passed = Counter(name for record in records for name, well in record.valid.items() if well)
+    return {name: (passed[name], judged[name]) for name in sorted(judged)}
 
 
 def attainment(run: Run, members: Bools) -> Estimate:

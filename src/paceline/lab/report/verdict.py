@@ -151,10 +151,14 @@ def key_numbers(info: RunInfo, metrics: RunMetrics) -> tuple[KeyNumber, ...]:
         )
     ended = whole.outcomes.get("ok", 0)
     failed = whole.num_requests - ended - whole.outcomes.get("client_cancel", 0)
-    found.append(
-        KeyNumber("Requests", count(whole.num_requests), "", f"{count(ended)} ended well, {count(failed)} failed",
-                  f"in {number(metrics.window.seconds)} s")
-    )  # fmt: skip
+    ends = f"{count(ended)} ended well, {count(failed)} failed"
+    asked_for = {name for terms in info.slo for name in terms.validators}
+    ends += "".join(
+        f"; {name.replace('_', ' ')} valid in {count(passed)} of {count(judged)}"
+        for name, (passed, judged) in whole.valid.items()
+        if name in asked_for
+    )
+    found.append(KeyNumber("Requests", count(whole.num_requests), "", ends, f"in {number(metrics.window.seconds)} s"))
     return tuple(found)
 
 

@@ -165,7 +165,7 @@ TABLE: tuple[Kernel, ...] = (
         "linear",
         "reference",
         f"{REFERENCE}.linear:ReferenceLinear",
-        "16 rows at a time: bits independent of the batch",
+        "products of 16 rows: bits independent of the batch",
         numerics=BOTH,
     ),
     *_bf16_products("gguf_linear", BF16_BLOCKS, "blocks stay quantised and widen to bfloat16", torch.bfloat16),

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from paceline.errors import RequestError
 from paceline.server.api.protocol import ChatRequest
 from paceline.server.api.protocol.structured import StructuredOutput
@@ -165,7 +167,7 @@ def _calls_grammar(offer: Offer, reading: Reading, special_ids: dict[str, int], 
         bounds=limits.bounds,
     )
     try:
-        return encode_spec(spec)
+        return encode_spec(msgspec.structs.replace(spec, finish=True))
     except RequestError as error:
         raise RequestError(error.message, param="tools", seen=error.seen, expected=error.expected) from None
 

@@ -82,4 +82,7 @@ def _counters(stats: EngineStats) -> dict[str, float]:
         "prefix_cache_hits": stats.kv.hit_tokens,
         "prefix_cache_evictions": stats.kv.evictions,
         "prefix_cache_saved_ms": stats.saved_prefill_ms,
+        "requests_refused_late": stats.num_refused_late,
+        "requests_late": stats.num_late,
+        "paced_steps": stats.num_paced_steps,
     }

@@ -77,6 +77,9 @@ _METRICS = (
     _engine("prefix_cache_hits", "counter", "tokens", "Of them, those found."),
     _engine("prefix_cache_evictions", "counter", "blocks", "Cached blocks given to new content."),
     _engine("prefix_cache_saved_ms", "counter", "ms", "Prefill time that hits saved, by the cost model."),
+    _engine("requests_refused_late", "counter", "sequences", "Refused: the first token would have missed its target."),
+    _engine("requests_late", "counter", "sequences", "Passed by others: their TTFT target could not be met any more."),
+    _engine("paced_steps", "counter", "steps", "Steps that took in less of a prompt, for running rows' targets."),
     # sequences
     _counter("requests", "sequences", f"{_ENDED} or were refused, the denominator of attainment: all but those whose "
              "client left before a target was missed.", _BY),

@@ -26,6 +26,7 @@ class ServiceClass(msgspec.Struct, frozen=True, kw_only=True):
     slo: Slo = Slo()
     timeout_s: float | None = None  # the request is ended then, wherever it is
     shed: bool = False  # ended unserved once its TTFT target has passed in the queue
+    refuse_late: bool = False  # refused at once, with a time to come back, if its TTFT target would surely be missed
 
 
 BUILT_IN_CLASSES: dict[str, ServiceClass] = {
@@ -42,6 +43,17 @@ class Terms(NamedTuple):
     service_class: ServiceClass
     priority: int
     slo: Slo
+
+    @property
+    def scheduled_for(self) -> Slo:
+        """The targets that the engine works towards: those the class has, as this request loosened them. One that only
+        the request has is measured and not scheduled for, or a client could hold up everybody else."""
+        of_class = self.service_class.slo
+        return Slo(
+            ttft_s=None if of_class.ttft_s is None else self.slo.ttft_s,
+            tpot_s=None if of_class.tpot_s is None else self.slo.tpot_s,
+            e2e_s=None if of_class.e2e_s is None else self.slo.e2e_s,
+        )
 
     def deadlines(self, arrival: float, timeout_s: float | None = None) -> tuple[float | None, float | None]:
         """(deadline, queue deadline) for `Request`, on the clock of `arrival`. The request's own timeout and the

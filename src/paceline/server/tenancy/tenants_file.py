@@ -1,6 +1,6 @@
 """Reads `tenants.toml`: who may use the server, as what, and how much of it. All of it is checked at the start.
 
-    [classes.NAME]   priority, ttft_ms, tpot_ms, e2e_ms, timeout_s, shed
+    [classes.NAME]   priority, ttft_ms, tpot_ms, e2e_ms, timeout_s, shed, refuse_late
     [tenants.NAME]   key_sha256, classes, priority_ceiling, max_concurrency, max_waiting, tokens_per_minute,
                      requests_per_minute
 
@@ -40,6 +40,7 @@ class ClassEntry(msgspec.Struct, frozen=True, kw_only=True):
     e2e_ms: Positive | None = None
     timeout_s: Positive | None = None
     shed: bool = False
+    refuse_late: bool = False
 
 
 class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,16 +129,23 @@ class _Reader:
             self._refuse(f"{field} cannot be that", where, field, seen=seen, expected=expected)
 
     def _class(self, name: str, entry: ClassEntry) -> ServiceClass:
-        if entry.shed and entry.ttft_ms is None:
-            self._refuse(
-                "shed needs a ttft_ms to go by", f"classes.{name}", "shed", seen="shed = true", expected="ttft_ms"
-            )
+        for field in ("shed", "refuse_late"):
+            if getattr(entry, field) and entry.ttft_ms is None:
+                what, seen = f"{field} needs a ttft_ms to go by", f"{field} = true"
+                self._refuse(what, f"classes.{name}", field, seen=seen, expected="ttft_ms")
 
         def seconds(ms: float | None) -> float | None:
             return None if ms is None else ms / 1e3
 
         slo = Slo(ttft_s=seconds(entry.ttft_ms), tpot_s=seconds(entry.tpot_ms), e2e_s=seconds(entry.e2e_ms))
-        return ServiceClass(name=name, priority=entry.priority, slo=slo, timeout_s=entry.timeout_s, shed=entry.shed)
+        return ServiceClass(
+            name=name,
+            priority=entry.priority,
+            slo=slo,
+            timeout_s=entry.timeout_s,
+            shed=entry.shed,
+            refuse_late=entry.refuse_late,
+        )
 
     def _check(self, name: str, entry: TenantEntry, classes: dict[str, ServiceClass], owner: dict[str, str]) -> None:
         where = f"tenants.{name}"

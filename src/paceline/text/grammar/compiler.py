@@ -20,6 +20,8 @@ import msgspec
 import numpy as np
 
 from paceline.errors import RequestError
+from paceline.text.grammar.ending import Endings
+from paceline.text.grammar.json_schema import plain
 from paceline.text.grammar.spec import GrammarSpec, decode_spec, wrong
 from paceline.text.grammar.vocabulary import Vocabulary, build_tokenizer, vocabulary_of
 
@@ -50,6 +52,7 @@ class GrammarCompiler:
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
         self._vocabulary = vocabulary
         self._tokenizer: llguidance.LLTokenizer | None = None
+        self._endings: Endings | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -68,7 +71,7 @@ class GrammarCompiler:
             matcher.compute_bitmask()  # clones share what the first mask costs, often more than all others together
         if matcher.is_error():
             raise _refusal(spec, matcher.get_error())
-        return LLGrammar(matcher)
+        return LLGrammar(matcher, self._get_endings() if spec.finish else None)
 
     def _get_tokenizer(self) -> llguidance.LLTokenizer:
         with self._lock:
@@ -76,14 +79,22 @@ class GrammarCompiler:
                 self._tokenizer = build_tokenizer(self._vocabulary())
             return self._tokenizer
 
+    def _get_endings(self) -> Endings:
+        with self._lock:
+            if self._endings is None:
+                self._endings = Endings(self._vocabulary())
+            return self._endings
+
 
 class LLGrammar:
     """contracts.ports.Grammar over an `LLMatcher`."""
 
-    __slots__ = ("_matcher",)
+    __slots__ = ("_endings", "_matcher")
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, endings: Endings | None = None) -> None:
+        """`endings`: for a text that is to be whole within its limit."""
         self._matcher = matcher
+        self._endings = endings
 
     def accept(self, token_id: int) -> bool:
         return self._matcher.try_consume_tokens([token_id]) == 1
@@ -97,7 +108,14 @@ class LLGrammar:
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
 
     def clone(self) -> LLGrammar:
-        return LLGrammar(self._matcher.deep_copy())
+        return LLGrammar(self._matcher.deep_copy(), self._endings)
+
+    @property
+    def finishes(self) -> bool:
+        return self._endings is not None
+
+    def way_out(self, most: int, *, further: bool = False) -> list[int] | None:
+        return None if self._endings is None else self._endings.way(self, most, further=further)
 
     @property
     def accepting(self) -> bool:
@@ -151,7 +169,7 @@ def _schema_text(spec: GrammarSpec) -> str:
     options: dict[str, Any] = {"whitespace_flexible": bool(space), "lenient": spec.lenient}
     if space:
         options["whitespace_pattern"] = space
-    schema = {} if spec.value is True else spec.value
+    schema = {} if spec.value is True else plain(spec.value)
     return msgspec.json.encode({**schema, "x-guidance": options}).decode()
 
 

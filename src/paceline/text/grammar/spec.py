@@ -35,6 +35,7 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     value: Any
     lenient: bool = False  # json: leave out keywords that cannot be enforced, rather than refuse the schema
+    finish: bool = False  # any kind: near max_tokens, a text that is not whole is led to its end (see `ending`)
     whitespace: str | None = None  # json: regular expression of the space between parts; "" = none; None = see compiler
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from paceline.text.tools.exact_json import Digits, json_text, loads
 from paceline.text.tools.json_calls import JsonCallParser
@@ -76,7 +77,8 @@ class HermesParser(JsonCallParser):
                 key = yield from self._run(_NAME)
                 yield from self._expect(">")
                 self._write(f'{separator}"{json_text(key)}": ')
-                yield from self._parameter(_schema_of(self.tools[name].parameters if name in self.tools else None, key))
+                whole = self.tools[name].parameters if name in self.tools else None
+                yield from self._parameter(_schema_of(whole, key), whole)
                 separator = ", "
         except Malformed as why:
             self._end("cut" if isinstance(why, Cut) else "broken")
@@ -94,10 +96,10 @@ class HermesParser(JsonCallParser):
         yield from self._expect(PARAMETER[1:])
         return True
 
-    def _parameter(self, schema: Any) -> Steps[None]:
-        """Its value, without the line breaks that stand next to the tags."""
+    def _parameter(self, schema: Any, whole: Any) -> Steps[None]:
+        """Its value, without the line breaks that stand next to the tags. `whole`: what the schema is part of."""
         yield from self._literal("\n")
-        types = set(_types_of(schema))
+        types = set(_types_of(schema, whole, set()))
         if types <= {"string"}:
             self._write('"')
             yield from self._value(lambda text: self._write(json_text(text)))
@@ -130,8 +132,9 @@ def _schema_of(parameters: Any, key: str) -> Any:
     return properties.get(key) if isinstance(properties, dict) else None
 
 
-def _types_of(schema: Any, depth: int = 0) -> Iterator[str]:
-    """Types a schema allows, as far as it says so plainly; nothing when it does not."""
+def _types_of(schema: Any, whole: Any, seen: set[str], depth: int = 0) -> Iterator[str]:
+    """Types a schema allows, as far as it says so plainly; nothing when it does not. `whole`: where `$ref`s lead, each
+    of which is followed once."""
     if not isinstance(schema, dict) or depth > MAX_UNIONS:
         return
     kind = schema.get("type")
@@ -144,9 +147,28 @@ def _types_of(schema: Any, depth: int = 0) -> Iterator[str]:
             yield implied
     for word in ("anyOf", "oneOf", "allOf"):
         for each in _listed(schema.get(word)):
-            yield from _types_of(each, depth + 1)
-    if "$ref" in schema:
-        yield from ("object", "array", "number", "boolean", "null")
+            yield from _types_of(each, whole, seen, depth + 1)
+    pointer = schema.get("$ref")
+    if isinstance(pointer, str) and pointer not in seen:
+        seen.add(pointer)
+        known = list(_types_of(_referred(pointer, whole), whole, seen, depth + 1))
+        yield from known or ("object", "array", "number", "boolean", "null")
+
+
+def _referred(pointer: str, whole: Any) -> Any:
+    """The part of `whole` that a `#/...` leads to; None where it leads elsewhere, or nowhere."""
+    if not pointer.startswith("#"):
+        return None
+    part = whole
+    for step in unquote(pointer[1:]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        part = part.get(key) if isinstance(part, dict) else _item(part, key)
+    return part
+
+
+def _item(part: Any, key: str) -> Any:
+    is_there = isinstance(part, list) and key.isascii() and key.isdecimal() and len(key) < 9 and int(key) < len(part)
+    return part[int(key)] if is_there else None
 
 
 def _listed(value: Any) -> list[Any]:

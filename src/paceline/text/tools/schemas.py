@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from paceline.errors import RequestError
+from paceline.text.grammar.json_schema import plain
 from paceline.text.grammar.spec import GrammarSpec
 from paceline.text.tools.events import ToolSpec
 
@@ -26,7 +27,6 @@ _COMBINED = (  # what says more about a value, or about parts of it, than `prope
     *("allOf", "anyOf", "oneOf", "not", "if", "enum", "const", "contains", "patternProperties"),
     *("$ref", "$dynamicRef", "$recursiveRef", "dependentSchemas", "dependentRequired", "dependencies"),
 )
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _DEFINITIONS = ("$defs", "definitions")
 _PLAIN = frozenset(
     ("type", "properties", "required", "additionalProperties", "title", "description", "$schema", *_DEFINITIONS)
@@ -52,7 +52,7 @@ def arguments_schema(tool: ToolSpec, index: int = 0, bounds: Bounds | None = Non
         GrammarSpec(kind="json", value=schema)  # depth, and length of patterns
     except RequestError as error:
         raise RequestError(error.message, param=where, seen=error.seen, expected=error.expected) from None
-    schema = _with_whole_counts(schema)
+    schema = plain(schema)
     if _refers_to_definitions_only(schema):  # a part that another refers to may be combined there
         schema = narrowed(schema)
         schema = schema if bounds is None else bounded(schema, bounds)
@@ -133,18 +133,6 @@ def _requires_own(schema: dict[str, Any]) -> bool:
 def _least(schema: dict[str, Any], key: str) -> int:
     value = schema.get(key, 0)
     return value if isinstance(value, int) else 0
-
-
-def _with_whole_counts(schema: Any) -> Any:
-    """The schema with 5 for 5.0 where it counts: JSON schemas take them for the same, the grammar library does not."""
-    if isinstance(schema, list):
-        return [_with_whole_counts(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: int(item) if key in _COUNTS and isinstance(item, float) and item.is_integer() else _with_whole_counts(item)
-        for key, item in schema.items()
-    }
 
 
 def _refers_to_definitions_only(schema: dict[str, Any]) -> bool:

@@ -144,6 +144,7 @@ def test_validators() -> None:
     ]
     found = whole(log, terms)
     assert found.missed == {"schema": 2, "not_truncated": 1}
+    assert found.valid == {"not_truncated": (3, 3), "schema": (1, 2)}
     assert found.attainment.value == 0.5
 
 

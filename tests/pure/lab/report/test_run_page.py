@@ -156,3 +156,18 @@ def test_the_hit_rate_is_new_hits_over_new_queries(run):
 def test_no_server_metrics_no_charts(run):
     assert server_charts([], run.info.window) == ()
     assert server_charts([scrape(1, num_running=1)], run.info.window) == ()
+
+
+def test_valid_answers_are_told_beside_the_requests(run):
+    records = [
+        msgspec.structs.replace(r, valid={"tool_call": i % 4 > 0, "json": True}) for i, r in enumerate(run.records)
+    ]
+    terms = tuple(msgspec.structs.replace(each, validators=("tool_call",)) for each in run.info.slo)
+    info = msgspec.structs.replace(run.info, slo=terms)
+    metrics = compute(info, records)
+    page = run_page(info, metrics, records, run.server_metrics, None, folder="runs/x")
+    passed, judged = metrics.whole.valid["tool_call"]
+    assert 0 < passed < judged
+    (note,) = [each.interval for each in page.numbers if each.label == "Requests"]
+    assert note.endswith(f"; tool call valid in {passed} of {judged}")
+    assert "json" not in note

@@ -19,6 +19,7 @@ from paceline.errors import (
     QueueFullError,
     RateLimitError,
     RequestError,
+    TooLateError,
 )
 from paceline.server.errors import (
     BodyTooLargeError,
@@ -51,6 +52,7 @@ PATHS = (
         (RequestTimeoutError("x"), 408, "timeout_error", "timeout"),
         (BodyTooLargeError("x"), 413, "invalid_request_error", "body_too_large"),
         (QueueFullError("x"), 429, "rate_limit_error", "queue_full"),
+        (TooLateError("x", retry_after_s=7.1), 429, "rate_limit_error", "too_late"),
         (RateLimitError("x", retry_after_s=2.2), 429, "rate_limit_error", "rate_limit_exceeded"),
         (EngineError("x"), 503, "service_unavailable_error", "engine"),
         (EngineDeadError("x"), 503, "service_unavailable_error", "engine_dead"),

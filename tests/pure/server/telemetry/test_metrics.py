@@ -186,6 +186,7 @@ def test_no_created_series(metrics):
 def test_engine_counters_are_all_fed(metrics):
     """A counter of the table that nobody feeds would read 0 for ever."""
     fields = {"num_preemptions": 1, "computed_tokens": 2, "wasted_tokens": 3, "saved_prefill_ms": 4.0}
+    fields |= {"num_refused_late": 7, "num_late": 8, "num_paced_steps": 9}
     look = stats(5, **fields)
     look = msgspec.structs.replace(look, kv=msgspec.structs.replace(look.kv, evictions=6))
     metrics.on_stats(look, 1)

@@ -123,6 +123,20 @@ def test_deadlines_of_a_class_and_of_a_request():
     assert plain.resolve(tenant).deadlines(100.0, 1.0) == (101.0, None)
 
 
+def test_no_clients_numbers_are_scheduled_for_but_later_ones_than_its_classs():
+    strict = ServiceClass(name="s", slo=Slo(ttft_s=1.0, tpot_s=0.1))
+    book = TenantBook([Tenant(name="t", classes=("s", "batch"))], classes={**BUILT_IN_CLASSES, "s": strict})
+    tenant = book.authenticate(None)
+    assert book.resolve(tenant).scheduled_for == strict.slo
+    looser = book.resolve(tenant, "s", slo=Slo(ttft_s=9.0, e2e_s=1e-6))
+    assert looser.scheduled_for == Slo(ttft_s=9.0, tpot_s=0.1)
+    assert looser.slo.e2e_s == 1e-6  # measured by, as asked
+    greedy = book.resolve(tenant, "batch", slo=Slo(ttft_s=1e-9, tpot_s=1e-9, e2e_s=1e-9))
+    assert greedy.scheduled_for == Slo()
+    with pytest.raises(RequestError, match="tighter"):
+        book.resolve(tenant, "s", slo=Slo(tpot_s=0.01))
+
+
 def test_salts_differ_by_tenant_and_are_narrowed_by_the_client():
     book = TenantBook.load(secret="s")
     one, two = (Tenant(name=name, classes=CLASSES) for name in ("one", "two"))

@@ -18,6 +18,7 @@ tpot_ms = 80.5
 e2e_ms = 20_000
 timeout_s = 60
 shed = true
+refuse_late = true
 
 [tenants.alice]
 key_sha256 = ["{HASH}", "{hash_key("k2").upper()}"]
@@ -49,7 +50,7 @@ def test_a_whole_file(tmp_path):
     found = read_tenants_file(written(tmp_path, GOOD))
     chat = found.classes["chat"]
     assert (chat.priority, chat.slo.ttft_s, chat.slo.tpot_s, chat.slo.e2e_s) == (-5, 0.8, 0.0805, 20.0)
-    assert (chat.timeout_s, chat.shed) == (60.0, True)
+    assert (chat.timeout_s, chat.shed, chat.refuse_late) == (60.0, True, True)
     assert set(found.classes) == {*BUILT_IN_CLASSES, "chat"}
     alice, bob = found.tenants["alice"], found.tenants["bob"]
     assert (alice.max_concurrency, alice.max_waiting, alice.tokens_per_minute) == (8, 4, 60000)

@@ -171,7 +171,7 @@ def test_rollback_and_clones() -> None:
         ("json", {"not": {"type": "string"}}, "not"),
         ("json", {"$ref": "#/nowhere"}, "nowhere"),
         ("json", {"$ref": "http://example.com/schema"}, "example.com"),
-        ("json", {"type": "string", "format": "colour"}, "colour"),
+        ("json", {"type": "string", "format": "iri"}, "iri"),
         ("json", {"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
         ("lark", "start: x\nx: nothing_there", "nothing_there"),
         ("lark", "foo: /a/", "start"),

@@ -25,7 +25,20 @@ PROPERTIES: dict[str, Any] = {
     "map": {"additionalProperties": {"type": "integer"}},
     "list": {"items": {"type": "integer"}},
 }
-TOOLS = [ToolSpec("f", parameters={"type": "object", "properties": PROPERTIES})]
+PROPERTIES |= {
+    "level": {"$ref": "#/$defs/level"},
+    "place": {"$ref": "#/$defs/a~1b%20c"},
+    "again": {"$ref": "#/properties/level"},
+    "third": {"$ref": "#/$defs/several/anyOf/1"},
+    "loop": {"$ref": "#/properties/loop"},
+    "far": {"$ref": "https://example.com/x"},
+}
+DEFINITIONS = {
+    "level": {"enum": ["1", "2"]},
+    "a/b c": {"type": "object"},
+    "several": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+}
+TOOLS = [ToolSpec("f", parameters={"type": "object", "properties": PROPERTIES, "$defs": DEFINITIONS})]
 
 
 def call(*parameters: tuple[str, str]) -> str:
@@ -60,6 +73,13 @@ def call(*parameters: tuple[str, str]) -> str:
         ("other", '{"a": NaN}', '{"a": NaN}'),
         ("other", '{"a": 1}', {"a": 1}),
         ("part", '{"a": 1}', {"a": 1}),
+        ("level", "1", "1"),
+        ("level", "None", "None"),
+        ("place", '{"a": 1}', {"a": 1}),
+        ("again", "2", "2"),
+        ("third", "12", "12"),
+        ("loop", "12", 12),
+        ("far", "12", 12),
         ("word", "12", "12"),
         ("object", '{"x": 1}', {"x": 1}),
         ("object", "x", "x"),

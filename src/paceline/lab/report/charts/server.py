@@ -21,13 +21,16 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def server_charts(rows: Rows, window: Window) -> tuple[Figure, ...]:
-    """At most four figures; none when the server gave no metrics."""
+    """At most five figures; none when the server gave no metrics."""
     rows = [row for row in rows if row.get("common")]
     rows = rows[:: max(1, -(-len(rows) // MAX_POINTS))]
     if len(rows) < 2:
         return ()
     t = np.array([row["t_ns"] / 1e9 for row in rows])
-    made = (_batch(t, rows, window), _kv(t, rows, window), _tokens(t, rows, window), _hits(t, rows, window))
+    made = (
+        _batch(t, rows, window), _kv(t, rows, window), _tokens(t, rows, window), _hits(t, rows, window),
+        _replicas(t, rows, window),
+    )  # fmt: skip
     return tuple(figure for figure in made if figure is not None)
 
 
@@ -107,6 +110,25 @@ def _hits(t: Floats, rows: Rows, window: Window) -> Figure | None:
         "hits", "Prefix cache hit rate", traces, layout,
         _table(["time (s)", "hit rate"], [middle, rate], [number, share]), lead,
     )  # fmt: skip
+
+
+def _replicas(t: Floats, rows: Rows, window: Window) -> Figure | None:
+    ready, starting, wanted = (_gauge(rows, f"replicas_{name}") for name in ("ready", "starting", "wanted"))
+    if ready is None or starting is None or wanted is None:
+        return None
+    traces = [
+        _area("ready", t, ready, "@a", "replicas", "%{y:.0f} ready at %{x:.1f} s"),
+        _area("starting", t, starting, "@b", "replicas", "%{y:.0f} starting at %{x:.1f} s"),
+        _line("wanted", t, wanted, "@f", "%{y:.0f} wanted at %{x:.1f} s", dash="dot"),
+    ]
+    columns, values = ["time (s)", "ready", "starting", "wanted"], [t, ready, starting, wanted]
+    is_open = _gauge(rows, "requests_open")
+    if is_open is not None:
+        columns.append("requests open")
+        values.append(is_open)
+    layout = {"xaxis": time_axis(_end(t, window)), "yaxis": y_axis("replicas"), "shapes": [shaded(window)]}
+    lead = "Replicas that take requests and those in their cold start, on top of each other, and how many were wanted."
+    return Figure("replicas", "Replicas over time", traces, layout, _table(columns, values), lead)
 
 
 def _gauge(rows: Rows, name: str) -> Floats | None:

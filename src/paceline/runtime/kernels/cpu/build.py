@@ -59,6 +59,8 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")
+# For tests that watch every access. Unrolled tiles take many minutes to compile so at -O3; vectors lie where rows do.
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,null", "-fno-sanitize-recover=all")
 
 
 def source_digest() -> str:
@@ -81,8 +83,10 @@ def find_compiler() -> str | None:
     return next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
 
 
-def compile_library(target: Path = LIBRARY) -> None:
-    """Build the library. Raises RuntimeError with the compiler's words. `target` appears whole or not at all."""
+def compile_library(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> None:
+    """Build the library. Raises RuntimeError with the compiler's words. `target` appears whole or not at all.
+
+    `extra`: flags beside those that the digest stands for, such as SANITIZED."""
     compiler = find_compiler()
     if compiler is None:
         raise RuntimeError(why_not())
@@ -90,16 +94,16 @@ def compile_library(target: Path = LIBRARY) -> None:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = [str(Path(folder) / f"{index}.o") for index in range(len(UNITS))]
         commands = [
-            [compiler, *FLAGS, *extra, digest, "-c", str(SOURCES / name), "-o", target_of]
-            for (name, extra), target_of in zip(UNITS, objects, strict=True)
+            [compiler, *FLAGS, *instructions, *extra, digest, "-c", str(SOURCES / name), "-o", built]
+            for (name, instructions), built in zip(UNITS, objects, strict=True)
         ]
         for _ in pool.map(_run, commands):
             pass
-        built = Path(folder) / target.name
-        _run([compiler, "-shared", "-pthread", "-o", str(built), *objects])
+        library = Path(folder) / target.name
+        _run([compiler, *extra, "-shared", "-pthread", "-o", str(library), *objects])
         # a rename within one folder replaces a library in use without harm; two builds at once do not meet
         beside = target.with_suffix(f".{os.getpid()}.new")
-        shutil.copyfile(built, beside)
+        shutil.copyfile(library, beside)
         beside.replace(target)
 
 

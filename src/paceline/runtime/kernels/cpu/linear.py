@@ -88,7 +88,8 @@ class NativeBf16Linear(NativeLinear):
 
     @classmethod
     def pack(cls, weight: torch.Tensor) -> PanelWeight:
-        return PanelWeight(pack_bf16_rows(weight), *weight.shape, BF16_ROWS)
+        rows, columns = weight.shape
+        return PanelWeight(pack_bf16_rows(weight), rows, columns, BF16_ROWS)
 
 
 def pack_bf16_rows(weight: torch.Tensor) -> torch.Tensor:

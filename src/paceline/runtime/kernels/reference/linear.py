@@ -1,8 +1,7 @@
 """Matrix product whose rows do not know each other.
 
-BLAS picks its inner loop, and how it shares sums between threads, by the number of rows. So every product here has 16
-rows: more are taken in turns, and the last ones are padded. (Padding alone was enough with MKL on AVX2; on AVX-512 two
-threads sum 64 rows in another order than 300.)
+BLAS picks its inner loop, and how it divides the work between threads, by the number of rows: AVX-512 and AMX kernels
+sum 300 rows in another order than 64. So the library is only ever asked for products of 16 rows, the last ones padded.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-ROWS = 16
+ROWS = 16  # of every product
 
 
 class ReferenceLinear:
@@ -32,10 +31,13 @@ class ReferenceLinear:
     def apply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """x [num_tokens, in_features] -> [num_tokens, out_features], dtype of x."""
         num_tokens = x.shape[0]
-        padding = -num_tokens % ROWS
-        if padding:
-            x = F.pad(x, (0, 0, 0, padding))
+        out = x.new_empty(num_tokens, packed.shape[0])
+        weight = packed.t()
+        whole = num_tokens - num_tokens % ROWS
+        for first in range(0, whole, ROWS):
+            torch.mm(x[first : first + ROWS], weight, out=out[first : first + ROWS])
+        if whole < num_tokens:
+            last = F.pad(x[whole:], (0, 0, 0, ROWS - num_tokens + whole))
+            out[whole:] = torch.mm(last, weight)[: num_tokens - whole]
         # The bias is added apart: fused, it would start the sum in some inner loops and end it in others.
-        parts = [F.linear(part, packed) for part in x.split(ROWS)]
-        out = (parts[0] if len(parts) == 1 else torch.cat(parts))[:num_tokens]
         return out if bias is None else out + bias

@@ -35,6 +35,8 @@ class ChatRequest(GenerationRequest):
         "reasoning_effort": (("none",), "templates differ: chat_template_kwargs has the variables of this model's"),
         "verbosity": ((), "the model has no such setting"),
         "web_search_options": ((), "the server does not search"),
+        "moderation": ((), "the server does not moderate"),
+        "prompt_cache_options": (({},), "prefixes are cached by themselves; see cache_salt"),
         "chat_template": ((), "templates of clients are not run; the server has --chat-template"),
         "documents": (([],), "pass them as chat_template_kwargs if the model's template knows them"),
         "mm_processor_kwargs": (({},), "this model takes text only"),

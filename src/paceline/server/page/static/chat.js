@@ -97,6 +97,7 @@ async function answer(node, meter, signal) {
   const text = document.createTextNode("");
   node.append(text);
   let reason = null;
+  let thoughts = null; // where reasoning is shown: it is no part of the answer that is sent back
   let wrong = "";
   for await (const { data } of readEvents(response)) {
     if (data === "[DONE]") continue; // always read to the end: leaving early would count as a failed request
@@ -104,9 +105,17 @@ async function answer(node, meter, signal) {
     if (value.error) wrong = value.error.message;
     const choice = value.choices?.[0];
     const added = choice?.delta?.content;
-    if (added) {
+    const thought = choice?.delta?.reasoning_content;
+    if (thought) {
+      if (!thoughts) {
+        thoughts = el("p", {});
+        node.before(el("details", { class: "thoughts" }, el("summary", {}, "Reasoning"), thoughts));
+      }
+      thoughts.append(thought);
+    }
+    if (added || thought) {
       meter.chunk(value.paceline?.num_tokens ?? 1);
-      text.appendData(added);
+      text.appendData(added ?? "");
       toEnd();
     } else if (value.paceline?.num_tokens) {
       meter.tokens += value.paceline.num_tokens;

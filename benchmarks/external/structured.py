@@ -1,21 +1,26 @@
-"""Coverage of JSON Schema: which schemas of a folder compile, and do masks allow what is valid and nothing else?
+"""JSON Schema without a model: which schemas compile, do masks allow what is valid and nothing else, and how fast?
 
-    python benchmarks/quality/structured.py DATA [--model smollm2-135m] [--lenient]
+    python benchmarks/external/structured.py DATA [--model smollm2-135m] [--lenient]
 
-DATA is a folder with the samples `maskbench_sample.jsonl` (schemas, each with texts marked valid or not) and
-`jsonschemabench_sample.jsonl` (schemas alone), or one such file. A line has `id`, `schema` and perhaps `tests`, a list
-of `{"data": ..., "valid": ...}`. Each text is written as `json.dumps` writes it, cut into tokens, and followed token by
+Data: structured/*_sample.jsonl
+
+DATA is a folder with samples as JSON lines: of MaskBench (schemas, each with texts marked valid or not) and of
+JSONSchemaBench (schemas alone), or one such file. A line has `id`, `schema` and perhaps `tests`, a list of
+`{"data": ..., "valid": ...}`. Each text is written as `json.dumps` writes it, cut into tokens, and followed token by
 token with a mask before each: a token counts as allowed when its bit is set. No model runs; times are computing time.
-Counts are of the samples, not of the whole benchmarks they were taken from.
 
 `compiled` is the share of schemas that are taken. Of those: `right` says that every valid text was allowed and whole,
-and every other one was not; `too strict` and `too loose` count the texts for which it was not so.
+and every other one was not; `too strict` and `too loose` count the texts for which it was not so. Beside them stands
+what llguidance says of itself on all of MaskBench. Counts here are of the samples, not of the whole benchmarks they
+were taken from, and of another machine, vocabulary and version. The exit status is 1 when a text was judged wrongly in
+strict mode.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -30,6 +35,14 @@ from paceline.errors import RequestError
 from paceline.text import TextTokenizer, load_tokenizer
 from paceline.text.grammar import GrammarCompiler, GrammarSpec, encode_spec
 from paceline.text.grammar.compiler import LLGrammar
+
+# maskbench/README.md of guidance-ai/jsonschemabench at 00c3d018: llguidance 0.6.7, Llama 3's vocabulary (128k), one
+# thread of an AMD EPYC 7V13. "Compiled" are schemas without a compile error.
+CLAIM = """llguidance's own, all 10,163 schemas of MaskBench (0.6.7, vocabulary of 128k, EPYC 7V13):
+  compiled    7790/10163 (76.7 %)
+  right       7765 of those; too strict 25 schemas, too loose none
+  compile ms  p50 0.987  p99 14.180  max 170.635  mean 1.611
+  mask    ms  p50 0.036  p99 0.460  max 20.007  mean 0.047"""
 
 
 class Tally:
@@ -106,7 +119,7 @@ def report(name: str, tally: Tally) -> None:
         print(f"    refused {count:3}  {why}")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", default="smollm2-135m")
@@ -116,13 +129,17 @@ def main() -> None:
     compiler = GrammarCompiler.of(
         tokenizer, vocab_size=tokenizer.vocab_size, eos_token_ids=list(tokenizer.eos_token_ids)
     )
-    paths = sorted(options.data.glob("*.jsonl")) if options.data.is_dir() else [options.data]
+    paths = sorted(options.data.glob("*_sample.jsonl")) if options.data.is_dir() else [options.data]
+    wrong = 0
     for path in paths:
         tally = Tally()
         for text in path.read_text(encoding="utf-8").splitlines():
             examine(json.loads(text), compiler, tokenizer, options.lenient, tally)
         report(path.name, tally)
+        wrong += len(tally.too_strict) + len(tally.too_loose)
+    print(f"\n{CLAIM}")
+    return 1 if wrong and not options.lenient else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
