@@ -3,7 +3,9 @@
 Shapes are SmolLM2-135M's: 30 layers and the output head. Rounds are interleaved; the fastest of each is compared,
 because whatever disturbs a round only makes it slower. The limit is reading the weights' bytes, in the same run.
 "blocks" are the types of the packaged GGUF file (or others: --types), multiplied as they are stored;
-"int8" are the same with activations rounded to 8 bits (activation_dtype=int8), the rounding included.
+"int8" are the same with activations rounded to 8 bits (activation_dtype=int8), the rounding included; "rows" with
+activations and widened weights of bfloat16 (activation_dtype=bfloat16); "rows-bf16" that product with weights that came
+as floats; "torch-bf16" torch's own on weights and activations of bfloat16.
 
 Usage: python benchmarks/kernels/linear.py [--rows 1,8,64,512] [--rounds 8] [--threads 2] [--only int8,blocks]
 """
@@ -20,13 +22,21 @@ import torch
 
 from paceline.hub.ggml_types import GGML_TYPES
 from paceline.runtime.kernels.cpu import native
-from paceline.runtime.kernels.cpu.blocks import NativeBlocks, NativeInt8Blocks
+from paceline.runtime.kernels.cpu.blocks import NativeBf16Blocks, NativeBlocks, NativeInt8Blocks
 from paceline.runtime.kernels.cpu.linear import NativeLinear
 from paceline.runtime.kernels.torch_cpu.linear import PackedLinear, PlainLinear
 
 LAYER = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
 NUM_LAYERS, HEAD = 30, (49152, 576)
 TYPES = "Q4_1,Q8_0"  # of layers and head, as the packaged file has them
+
+
+class TorchBFloat16:
+    """torch's product on a weight of bfloat16, as a model in dtype=bfloat16 runs it."""
+
+    @staticmethod
+    def apply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return torch.nn.functional.linear(x.bfloat16(), weight, bias)
 
 
 def best_ms(run: Callable[[], object], rounds: int) -> float:
@@ -71,6 +81,9 @@ def main() -> None:
     known: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
         "int8": lambda: step_in_blocks(NativeInt8Blocks, args.types),
         "blocks": lambda: step_in_blocks(NativeBlocks, args.types),
+        "rows": lambda: step_in_blocks(NativeBf16Blocks, args.types),
+        "rows-bf16": lambda: (NativeBf16Blocks, [NativeBf16Blocks.pack_floats(w) for w in weights]),
+        "torch-bf16": lambda: (TorchBFloat16, [w.bfloat16() for w in weights]),
         "f32": lambda: (NativeLinear, [NativeLinear.pack(w) for w in weights]),
         "bf16": lambda: (NativeLinear, [NativeLinear.pack(w.bfloat16()) for w in weights]),
         "onednn": lambda: (PackedLinear, [PackedLinear.pack(w) for w in weights]),

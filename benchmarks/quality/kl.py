@@ -5,10 +5,11 @@
     python benchmarks/quality/kl.py book.txt --model some-f32.gguf --candidate model=its-q4_k_m.gguf
 
 The reference is the model in float32 with its weights as floats and a KV cache of float32. A candidate is the same with
-other engine options, separated by commas; another `model` must have the same vocabulary. All of them read the same
-tokens in step, a chunk at a time, each over a cache of its own: what a chunk reads of itself comes from the cache too,
-so a prompt is judged as decoding is. Texts are read one after another and cut into runs of `--tokens`; the default text
-is this repository's own pages, which is neither a book nor a conversation. Give your own to judge a use.
+other engine options, separated by commas, a compute type (`dtype=bfloat16`) among them; another `model` must have the
+same vocabulary. All of them read the same tokens in step, a chunk at a time, each over a cache of its own: what a
+chunk reads of itself comes from the cache too, so a prompt is judged as decoding is. Texts are read one after another
+and cut into runs of `--tokens`; the default text is this repository's own pages, which is neither a book nor a
+conversation. Give your own to judge a use.
 
 KL(reference || candidate) is exact, in nats. `surprise` is the mean negative log-likelihood of the text's next token,
 reference and candidate. `first` is the share of positions where both like the same token best.

@@ -15,6 +15,7 @@ from paceline.assemble.core import Core, build_core
 from paceline.assemble.engine import Engine, build_engine, spawn_engine
 from paceline.assemble.files import require_chat_template
 from paceline.assemble.inspect import bench_step, find_device, kernel_table
+from paceline.assemble.isa import isa_line
 
 __all__ = [
     "Core",
@@ -23,6 +24,7 @@ __all__ = [
     "build_core",
     "build_engine",
     "find_device",
+    "isa_line",
     "kernel_table",
     "require_chat_template",
     "spawn_engine",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from paceline import hub
 from paceline.assemble.files import find_files
+from paceline.assemble.isa import limit_isa
 from paceline.assemble.memory import DTYPE_BYTES, plan_engine_memory
 from paceline.assemble.step_cost import calibration_key, start_cost, step_prior
 from paceline.assemble.weights import find_weight_method
@@ -66,6 +67,7 @@ def build_core(
         tokenizer = load_tokenizer(config.model.tokenizer or files)
         token_bytes = _bytes_for(tokenizer, spec)
     with phases("torch"):
+        limit_isa(environment)
         from paceline.runtime import device as devices
 
         kind = devices.choose_device(config.device.device)

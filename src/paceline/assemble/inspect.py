@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.assemble.core import probe
-from paceline.config import EngineConfig
+from paceline.assemble.isa import limit_isa
+from paceline.config import EngineConfig, read_environment
 from paceline.contracts.specs import DeviceSpec
 
 
@@ -20,10 +21,11 @@ def find_device(config: EngineConfig) -> tuple[DeviceSpec, str]:
 
 
 def kernel_table(kind: str, dtype: str, numerics: str) -> list[tuple[str, str, str]]:
-    """Rows (op, implementation, why) of the kernels that would serve."""
+    """Rows (op, implementation, why) of the kernels that would serve under the environment's cap on instructions."""
     from paceline.runtime.device import DTYPES
     from paceline.runtime.kernels import explain
 
+    limit_isa(read_environment())
     rows = []
     for line in explain(kind, DTYPES[dtype], "reference" if numerics == "reference" else "fast"):
         passed_over = "; ".join(f"not {name}: {why}" for name, why in line.passed_over)

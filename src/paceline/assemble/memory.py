@@ -59,7 +59,7 @@ def plan_engine_memory(
 ) -> MemoryPlan:
     """The memory plan from a measured worst step: activations are the larger of formula and measurement."""
     from paceline.runtime.device import DTYPES, device_memory, process_rss
-    from paceline.runtime.kernels.dispatch import choose, native_half
+    from paceline.runtime.kernels.dispatch import choose, widens
     from paceline.runtime.worst_plan import StepLimits
 
     dtype_bytes = DTYPE_BYTES[dtype]
@@ -79,7 +79,7 @@ def plan_engine_memory(
     groups = plan_kv_groups(spec, config.cache.block_size, held.element_bytes, held.scale_bytes)
     op = "int8_attention" if kv_dtype == "int8" else "attention"
     attention = choose(op, device.kind, DTYPES[dtype], config.numerics)
-    widened = dtype != "float32" and device.kind == "cpu" and not native_half(DTYPES[dtype])
+    widened = widens(device.kind, DTYPES[dtype], config.numerics)
 
     by_formula = step_workspace(
         spec,

@@ -207,7 +207,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
     from paceline.assemble.memory import DTYPE_BYTES
     from paceline.assemble.weights import find_weight_method
     from paceline.runtime.device import DTYPES, device_memory, process_rss
-    from paceline.runtime.kernels.dispatch import choose, native_half
+    from paceline.runtime.kernels.dispatch import choose, widens
     from paceline.text import load_tokenizer
 
     config = EngineConfig(
@@ -243,7 +243,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
             kv=kv,
             kv_cache_dtype=asked.kv_cache_dtype,
             reference=attention.name == "reference",
-            widened=dtype != "float32" and device.kind == "cpu" and not native_half(DTYPES[dtype]),
+            widened=widens(device.kind, DTYPES[dtype], "fast"),
         ),
         room=Room(
             device_bytes=reading.total_bytes,
@@ -286,8 +286,8 @@ def float_bytes(spec: ModelSpec, dtype_bytes: int) -> int:
 
 
 def kept_bytes(files: hub.ModelFiles, method: GgufBlocks) -> int:
-    """Weights of a GGUF file once loaded: blocks as a kernel packs them, all else as 4-byte floats, norms of heads once
-    for each head."""
+    """Weights of a GGUF file once loaded: blocks and matrices of floats as a kernel packs them, all else as 4-byte
+    floats, norms of heads once for each head."""
     from paceline.hub.ggml_types import GGML_TYPES
 
     numbers = {kind.name: number for number, kind in GGML_TYPES.items()}
@@ -297,6 +297,8 @@ def kept_bytes(files: hub.ModelFiles, method: GgufBlocks) -> int:
         number = numbers[tensor.type.name]
         if len(tensor.shape) == 2 and method.takes(number):
             total += method.kernel.packed_bytes(number, *tensor.shape)
+        elif len(tensor.shape) == 2:
+            total += method.kernel.float_bytes(*tensor.shape)
         else:
             total += 4 * math.prod(tensor.shape) * heads.get(name.removesuffix(".weight").rpartition(".")[2], 1)
     return total

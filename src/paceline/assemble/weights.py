@@ -15,31 +15,45 @@ if TYPE_CHECKING:
     from paceline.runtime.quant.gguf import GgufBlocks
 
 
+_NEEDS = {"gguf_linear": "AVX2", "gguf_int8_linear": "AVX2", "gguf_bf16_linear": "AVX-512 BF16 or AMX"}
+_DTYPES = {
+    "gguf_linear": "dtype float32 or bfloat16",
+    "gguf_int8_linear": "dtype float32 or bfloat16",
+    "gguf_bf16_linear": "dtype float32",
+}
+_OPS = {"float": "gguf_linear", "int8": "gguf_int8_linear", "bfloat16": "gguf_bf16_linear"}
+
+
 def find_weight_method(config: EngineConfig, files: hub.ModelFiles, *, device: str, dtype: str) -> GgufBlocks | None:
     """None: as floats. Raises UnsupportedError where what was asked for by name cannot be had."""
     from paceline.runtime.device import DTYPES
     from paceline.runtime.kernels.dispatch import choose
 
-    quantization, int8 = config.model.quantization, config.model.activation_dtype == "int8"
+    quantization, activations = config.model.quantization, config.model.activation_dtype
     rounds = quantization == "int8"
-    if int8 and quantization == "none":
+    if activations == "int8" and quantization == "none":
         raise UnsupportedError(
             "activations of 8 bits are for weights that stay quantised",
             seen="activation_dtype=int8, quantization=none",
             fix="leave quantization at auto, or set it to int8",
         )
-    op = "gguf_int8_linear" if int8 else "gguf_linear"
-    if int8 or rounds:
-        asked = "activation_dtype=int8" if int8 else "quantization=int8"
+    op = _OPS[activations]
+    asked = "quantization=int8" if activations == "float" else f"activation_dtype={activations}"
+    if activations != "float" or rounds:
         _check_serves(op, asked, config, device, dtype)
+    if activations == "int8" or rounds:
         _check_reaches(asked, files, rounds=rounds)
-    kept = rounds or (quantization == "auto" and files.kind == "gguf")
-    if not kept or choose(op, device, DTYPES[dtype], config.numerics).name == "none":
-        return None
+    from paceline.runtime.quant.bf16 import Bf16Activations
     from paceline.runtime.quant.gguf import GgufBlocks
     from paceline.runtime.quant.int8 import Int8Activations
 
-    return (Int8Activations if int8 else GgufBlocks)(rounds=rounds)
+    serves = choose(op, device, DTYPES[dtype], config.numerics)
+    if activations == "bfloat16":  # of floats too
+        return Bf16Activations(serves.load(), rounds=rounds, keeps=quantization != "none")
+    kept = rounds or (quantization == "auto" and files.kind == "gguf")
+    if not kept or serves.name == "none":
+        return None
+    return (Int8Activations if activations == "int8" else GgufBlocks)(serves.load(), rounds=rounds)
 
 
 def _check_serves(op: str, asked: str, config: EngineConfig, device: str, dtype: str) -> None:
@@ -54,7 +68,7 @@ def _check_serves(op: str, asked: str, config: EngineConfig, device: str, dtype:
     raise UnsupportedError(
         f"{asked} has no kernel here",
         seen=f"{reasons} (device {device}, dtype {dtype}, numerics {config.numerics})",
-        expected="a CPU with AVX2, the native library, dtype=float32 and numerics=fast",
+        expected=f"a CPU with {_NEEDS[op]}, the native library, {_DTYPES[op]} and numerics=fast",
         fix="`paceline doctor` shows what serves; without the option weights are kept as it serves best",
     )
 

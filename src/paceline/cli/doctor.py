@@ -61,10 +61,12 @@ def print_device(console: Console, config: EngineConfig) -> None:
 
 
 def print_kernels(console: Console, config: EngineConfig) -> None:
-    from paceline.assemble import find_device, kernel_table
+    from paceline.assemble import find_device, isa_line, kernel_table
 
     device, dtype = find_device(config)
     rows = kernel_table(device.kind, dtype, config.numerics)
+    if device.kind == "cpu" and (line := isa_line()):
+        console.print(line, highlight=False)
     _table(console, "kernels", ("op", "implementation", "why"), rows)
 
 

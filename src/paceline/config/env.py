@@ -16,6 +16,8 @@ ENV_NAMES: dict[str, str] = {
     "HF_ENDPOINT": "Base URL of the model hub; default: https://huggingface.co.",
     "HF_TOKEN": "Access token for gated models of the hub.",
     "HF_HUB_OFFLINE": "1: never ask the hub; models must be there already.",
+    "PACELINE_CPU_ISA": "Highest level of instructions for native CPU kernels: avx2, avxvnni, avx512, vnni512 or amx; "
+    "default: what the machine has. `paceline doctor` shows the one in use.",
 }
 
 
@@ -34,6 +36,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     hf_endpoint: str = "https://huggingface.co"
     hf_token: str | None = None
     hf_offline: bool = False
+    cpu_isa: str | None = None  # its names are the native library's, which checks it
 
     def __repr__(self) -> str:
         """Without the token: this text ends up in logs."""
@@ -61,6 +64,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         hf_endpoint=endpoint,
         hf_token=found.get("HF_TOKEN"),
         hf_offline=offline in {"1", "true", "yes", "on"},
+        cpu_isa=found.get("PACELINE_CPU_ISA"),
     )
 
 

@@ -87,10 +87,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     activation_dtype: Annotated[
-        Literal["float", "int8"],
+        Literal["float", "int8", "bfloat16"],
         option(
-            "What meets quantised weights. float: activations of the compute type. int8: activations rounded to 8 bits "
-            "in groups with a scale each, which is faster and changes numbers; an error where no kernel does it.",
+            "What meets weights in a product. float: activations of the compute type. int8, for quantised weights: "
+            "activations rounded to 8 bits in groups with a scale each, which is faster and changes numbers. bfloat16: "
+            "activations and weights rounded to bfloat16, sums of float32, all else of the compute type float32. An "
+            "error where no kernel does it.",
             "quantisation",
         ),
     ] = "float"

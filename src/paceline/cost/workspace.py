@@ -27,7 +27,8 @@ QUERY_TILE, KV_TILE = 16, 256  # of reference attention
 PROMPT_LOGITS = 1 << 22  # logits computed at once for the log-probabilities of a prompt ...
 COMPILED_BYTES = 576 << 10  # of one product; measured: 558 to 574 KiB for three shapes of weight (torch 2.13, AVX2)
 PROMPT_COPIES = 4  # ... and tensors of that size: logits, exp, comparison, best of them
-CACHE_LINE = 64  # rows of rounded activations are padded to it
+CACHE_LINE = 64  # bytes; rows of rounded activations are padded to it
+ROUNDED_BLOCK = 6  # rows of 8 bits lie in blocks of 6 or more, nearly equal in height, each with at most one empty row
 # A reported (id, log-probability) as Python objects: a pair, its two numbers, their places in the lists they pass.
 REPORTED_BYTES = 128
 REPORTED_PAIRS = 1 + MAX_LOGPROBS + MAX_LOGPROB_TOKEN_IDS
@@ -127,8 +128,10 @@ def activation_bytes(
         hidden      3 T h b                  residual stream, normalised input, a layer's output
         projections T (2 q + 2 k) b          packed q, k, v and the output; `attention_bytes` on top
         mlp         T 5 m b                  gate, up, activation and its intermediate, product
-                    T (3 m b + 1.5 n + 64)   if that is more, n the largest of h, q, m: gate, up, activation, and what
-                                             enters a product rounded to 8 bits with its scales (1.25 n; Q6_K 1.5 n)
+                    T 3 m b + U (1.5 n + 64) if that is more, n the largest of h, q, m: gate, up, activation, and what
+                                             enters a product rounded to 8 bits with its scales (1.25 n; Q6_K 1.5 n),
+                                             in U = T + T / 6 rows
+                    T 3 m b + T (2 n + 64)   if that is more: rounded to bfloat16
         logits      5 copies x S V x 4       float32, with log-probabilities; 3 without
         prompt      4 copies x slice x 4     log-probabilities of a prompt, a slice of positions at a time
         reported    (T + S) 149 x 128        what every position may report: itself, 20 alternatives, 128 ids by name
@@ -139,8 +142,11 @@ def activation_bytes(
     element_bytes = dtype_bytes + 4 if widened else dtype_bytes
     hidden = 3 * step.num_tokens * spec.hidden_size * element_bytes
     projections = step.num_tokens * (2 * query + cached_width(spec)) * element_bytes
-    rounded = 3 * max(spec.hidden_size, query, width) // 2 + CACHE_LINE
-    mlp = step.num_tokens * max(5 * width * element_bytes, 3 * width * element_bytes + rounded)
+    widest = max(spec.hidden_size, query, width)
+    int8_rows = step.num_tokens + ceil_div(step.num_tokens, ROUNDED_BLOCK)
+    rounded = max(int8_rows * (3 * widest // 2 + CACHE_LINE), step.num_tokens * (2 * widest + CACHE_LINE))
+    active = step.num_tokens * width * element_bytes
+    mlp = max(5 * active, 3 * active + rounded)
     copies = LOGITS_COPIES if step.logprobs else PLAIN_LOGITS_COPIES
     logits = copies * step.num_logit_rows * spec.vocab_size * 4
     if step.logprobs:

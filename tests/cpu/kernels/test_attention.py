@@ -17,9 +17,9 @@ from paceline.runtime.kernels.torch_cpu.attention import attention as torch_cpu
 
 KERNELS = {"reference": reference, "torch-cpu": torch_cpu}
 if not native.why_not():
-    from paceline.runtime.kernels.cpu.attention import attention as native_avx2
+    from paceline.runtime.kernels.cpu.attention import attention as native_attention
 
-    KERNELS["native-avx2"] = native_avx2
+    KERNELS["native"] = native_attention
 INVARIANT = {name: kernel for name, kernel in KERNELS.items() if name != "torch-cpu"}
 STEPS = {
     "one decode row": [(37, 1)],

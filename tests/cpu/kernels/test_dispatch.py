@@ -36,8 +36,8 @@ def test_a_dtype_without_instructions_is_widened(monkeypatch: pytest.MonkeyPatch
     """In registers by the native kernel, else once in memory."""
     monkeypatch.setattr(dispatch, "native_half", lambda dtype: dtype == torch.float32)
     monkeypatch.setattr(native, "why_not", lambda: "")
-    monkeypatch.setattr(native, "has_avx512", lambda: False)
-    assert choose("linear", "cpu", torch.bfloat16, "fast").name == "native-avx2"
+    monkeypatch.setattr(native, "multiplies_bf16", lambda: False)
+    assert choose("linear", "cpu", torch.bfloat16, "fast").name == "native"
     assert choose("linear", "cpu", torch.float16, "fast").name == "widened"
     monkeypatch.setattr(native, "why_not", lambda: "no compiler")
     assert choose("linear", "cpu", torch.bfloat16, "fast").name == "widened"
@@ -49,10 +49,7 @@ def test_without_native_kernels_torch_serves_and_the_table_says_why(monkeypatch:
     monkeypatch.setattr(native, "why_not", lambda: "there is no C++ compiler")
     line = next(line for line in explain("cpu", torch.float32, "fast") if line.op == "linear")
     assert line.kernel == "onednn-packed"
-    assert ("native-avx2", "the native library does not serve: there is no C++ compiler") in line.passed_over
-    monkeypatch.setattr(native, "why_not", lambda: "")
-    monkeypatch.setattr(native, "has_avx512", lambda: True)
-    assert choose("linear", "cpu", torch.float32, "fast").name == "onednn-packed"
+    assert ("native", "the native library does not serve: there is no C++ compiler") in line.passed_over
 
 
 def test_unknown_dtype_or_op_is_refused_with_the_reasons() -> None:

@@ -25,11 +25,11 @@ from paceline.runtime.kv_cache import KVCache
 needs_native = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
 KERNELS = {"reference": reference}
 if not native.why_not():
-    from paceline.runtime.kernels.cpu.attention import attention as native_avx2
+    from paceline.runtime.kernels.cpu.attention import attention as native_attention
     from paceline.runtime.kernels.cpu.attention import plan_tiles
     from paceline.runtime.kernels.cpu.kv_write import write_int8_kv
 
-    KERNELS["native-avx2"] = native_avx2
+    KERNELS["native"] = native_attention
 
 
 def int8_case(rows: list[tuple[int, int]], **options: Any) -> Case:
@@ -179,7 +179,7 @@ def test_rows_that_share_a_prefix_read_it_once_and_give_the_same_bits() -> None:
         table, places = apart.metadata.groups[0].block_tables[row].long(), torch.arange(len(history))
         reference_write(history, apart.cache, table[places // 16] * 16 + places % 16)
     apart.q.copy_(shared.q)
-    assert torch.equal(run(native_avx2, shared).clone(), run(native_avx2, apart))
+    assert torch.equal(run(native_attention, shared).clone(), run(native_attention, apart))
 
 
 @needs_native
@@ -189,7 +189,7 @@ def test_threads_change_no_bit() -> None:
     try:
         for threads in (1, 2, 4):
             torch.set_num_threads(threads)
-            results.append(run(native_avx2, case).clone())
+            results.append(run(native_attention, case).clone())
     finally:
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])

@@ -56,8 +56,11 @@ def test_products_have_the_bits_of_the_integer_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("byte", [0x00, 0xFF, 0x80, 0x7F])
+@pytest.mark.usefixtures("level")
 def test_the_largest_codes_of_both_sides_do_not_saturate(name: str, byte: int) -> None:
-    """Sums of 16 bits take their largest values of either sign: weights all alike, activations all 127 or -127."""
+    """Sums of 16 bits take their largest values of either sign: weights all alike, activations all 127 or -127.
+
+    Four rows and forty: levels have paths of their own for many."""
     kind = GGML_TYPES[NUMBERS[name]]
     outputs, inputs = 17, 2 * kind.block_size
     raw = blocks(name, outputs, inputs, seed=1).reshape(-1, kind.block_bytes)
@@ -68,8 +71,11 @@ def test_the_largest_codes_of_both_sides_do_not_saturate(name: str, byte: int) -
     x = np.ones((4, inputs), np.float32)
     x[1], x[2, ::2], x[3, 1::4] = -1, -1, -1
     assert set(np.unique(activations(x, model.group)[0])) == {-127, 127}
-    ours = NativeInt8Blocks.apply(torch.from_numpy(x), packed(name, raw, outputs, inputs), None)
-    assert np.array_equal(ours.numpy(), product(x, model))
+    expected = product(x, model)
+    for times in (1, 10):
+        many = torch.from_numpy(np.tile(x, (times, 1)))
+        ours = NativeInt8Blocks.apply(many, packed(name, raw, outputs, inputs), None)
+        assert np.array_equal(ours.numpy(), np.tile(expected, (times, 1)))
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -120,13 +126,15 @@ def test_zeros_and_the_smallest_numbers_count_as_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "Q6_K"])
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
-def test_what_is_not_finite_stays_so_in_its_row_alone(name: str, bad: float) -> None:
+@pytest.mark.parametrize("count", [7, 20])
+@pytest.mark.usefixtures("level")
+def test_what_is_not_finite_stays_so_in_its_row_alone(name: str, bad: float, count: int) -> None:
     ours = packed(name, blocks(name, 33, 256, seed=5) | 1, 33, 256)
-    x = torch.randn(7, 256)
+    x = torch.randn(count, 256)
     clean = NativeInt8Blocks.apply(x, ours, None)
     x[3, 77] = bad
     out = NativeInt8Blocks.apply(x, ours, None)
-    others = [0, 1, 2, 4, 5, 6]
+    others = [row for row in range(count) if row != 3]
     assert torch.equal(out[others], clean[others])
     assert not out[3].isfinite().any()
 
@@ -154,7 +162,8 @@ def test_rounded_rows_are_let_go_with_the_product() -> None:
     if during.num_bytes is None or again.num_bytes is None:
         pytest.skip("this system does not say how much memory a product took")
     rounded = native.library().paceline_cpu_linear_scratch(ours.kind, 4096, 2048)
-    assert rounded == 4096 * 2048 * 5 // 4
+    whole = 4096 * 2048 * 5 // 4
+    assert whole <= rounded < 1.01 * whole  # blocks of rows are filled up
     for taken in (during.num_bytes, again.num_bytes):  # memory that was kept would not be taken again
         assert 0.5 * rounded < taken < 1.2 * rounded  # what earlier tests gave back may hide some
 

@@ -12,12 +12,12 @@ from tests.cpu.harness import Harness, Row
 from tests.cpu.models.families import hf_model, ours
 
 from paceline.contracts.specs import LayerSpec, ModelSpec
-from paceline.runtime.kernels.cpu.native import has_avx512, why_not
+from paceline.runtime.kernels.cpu.native import why_not
 from paceline.runtime.layers import BuildContext
 from paceline.runtime.models import Model, build_model
 
 LENGTHS = (70, 23, 41, 9)
-NATIVE = not why_not() and not has_avx512()
+NATIVE = not why_not()
 NUMERICS = ["reference", "fast"] if NATIVE else ["reference"]
 
 

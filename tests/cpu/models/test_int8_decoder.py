@@ -10,10 +10,10 @@ from tests.cpu.models.families import FAMILIES, hf_model, ours
 from tests.cpu.models.test_batch_invariance import check
 from tests.cpu.models.test_whole_decoder import logits_of
 
-from paceline.runtime.kernels.cpu.native import has_avx512, why_not
+from paceline.runtime.kernels.cpu.native import why_not
 from paceline.runtime.models import Model
 
-pytestmark = pytest.mark.skipif(bool(why_not()) or has_avx512(), reason=why_not() or "oneDNN serves with AVX-512")
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 if not why_not():
     from paceline.runtime.quant.gguf import GgufBlocks
     from paceline.runtime.quant.int8 import Int8Activations

@@ -10,10 +10,10 @@ from tests.cpu.models.families import hf_model, ours
 from tests.cpu.models.test_batch_invariance import NUMERICS, check
 from tests.cpu.models.test_whole_decoder import logits_of
 
-from paceline.runtime.kernels.cpu.native import has_avx512, why_not
+from paceline.runtime.kernels.cpu.native import why_not
 from paceline.runtime.models import Model
 
-WHOLE = pytest.mark.skipif(bool(why_not()) or has_avx512(), reason=why_not() or "oneDNN serves with AVX-512")
+WHOLE = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
 @WHOLE

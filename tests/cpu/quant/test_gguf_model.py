@@ -17,7 +17,7 @@ from paceline.config import EngineConfig
 from paceline.config.tree import CacheConfig, ModelConfig
 from paceline.runtime.kernels.cpu import native
 
-pytestmark = pytest.mark.skipif(bool(native.why_not() or native.has_avx512()), reason="blocks become floats here")
+pytestmark = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
 PROMPTS = ["Once upon a time", "12 + 30 =", "A rather longer prompt than the others, to be cut in chunks."]
 
 

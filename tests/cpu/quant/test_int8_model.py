@@ -26,7 +26,6 @@ SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "prefill_chunk_tokens"
 
 
 @needs_library
-@pytest.mark.skipif(not native.why_not() and native.has_avx512(), reason="oneDNN serves with AVX-512")
 def test_a_text_does_not_depend_on_the_texts_beside_it(tmp_path: Path, tokenizer: str) -> None:
     path = tmp_path / "m.gguf"
     write_llama(path, "Q4_1", tied=True)
@@ -53,8 +52,6 @@ def test_float_files_are_rounded_when_asked_and_take_less(tmp_path: Path, tokeni
     taken = {}
     for quantization, activation_dtype in [("auto", "float"), ("int8", "float"), ("int8", "int8")]:
         asked = config(path, tokenizer, quantization=quantization, activation_dtype=activation_dtype)
-        if activation_dtype == "float" and native.has_avx512():
-            continue
         core = build_core(asked)
         taken[quantization, activation_dtype] = core.memory.ledger.weights.predicted_bytes
         core.core.close()
@@ -66,11 +63,11 @@ def test_float_files_are_rounded_when_asked_and_take_less(tmp_path: Path, tokeni
     ("stored", "options", "words"),
     [
         ("Q8_0", {"numerics": "reference"}, "numerics reference"),
-        ("Q8_0", {"dtype": "bfloat16"}, "dtype bfloat16"),
+        ("Q8_0", {"dtype": "float16"}, "dtype float16"),
         ("Q8_0", {"quantization": "none"}, "quantization=none"),
         ("F16", {}, "Q4_K, Q5_0"),
     ],
-    ids=["reference", "bfloat16", "none", "floats"],
+    ids=["reference", "float16", "none", "floats"],
 )
 def test_where_it_cannot_be_had_it_is_refused(
     tmp_path: Path,
@@ -117,8 +114,6 @@ def test_a_table_that_rows_are_only_gathered_from_is_not_enough(tmp_path: Path) 
 @needs_library
 @pytest.mark.parametrize("activation_dtype", ["float", "int8"])
 def test_rounding_that_reaches_no_product_is_refused(tmp_path: Path, activation_dtype: str) -> None:
-    if activation_dtype == "float" and native.has_avx512():
-        pytest.skip("oneDNN serves with AVX-512")
     for name, sizes, reached in [
         ("none", {"hidden_size": 40, "intermediate_size": 80, "head_dim": 12}, False),
         ("attention's output alone", {"hidden_size": 40, "intermediate_size": 80, "head_dim": 16}, True),

@@ -38,7 +38,7 @@ def test_the_formula_knows_the_sizes_that_the_code_works_in():
 
 
 SPECS = {"llama": LLAMA, "gemma2": GEMMA2, "gemma3": GEMMA3}
-KINDS = ("fast", "reference", "int8")
+KINDS = ("fast", "reference", "int8", "bf16")
 LIMITS = StepLimits(max_rows=24, max_tokens=280, max_model_len=2048, chunk_tokens=256)
 
 
@@ -47,13 +47,23 @@ def measure_all() -> dict[str, int | None]:
     found = {}
     for name, spec in SPECS.items():
         for kind in KINDS:
-            if kind != "int8" or not native.why_not():
+            if can_run(kind):
                 found[f"{name}-{kind}"] = load(spec, kind).measure_worst_step(LIMITS, block_size=16).peak_bytes
     return found
 
 
+def can_run(kind):
+    if kind == "bf16":
+        return not native.why_not() and native.multiplies_bf16()
+    return kind != "int8" or not native.why_not()
+
+
 def load(spec, kind):
     method = None
+    if kind == "bf16":
+        from paceline.runtime.quant.bf16 import Bf16Activations
+
+        method = Bf16Activations()
     if kind == "int8":
         from paceline.runtime.quant.int8 import Int8Activations
 
@@ -88,7 +98,7 @@ def test_the_worst_step_takes_no_more_than_the_formula_says(measured, name, kind
     assert peak > predicted / 6, "so loose a bound is no prediction"
 
 
-@pytest.mark.skipif(bool(native.why_not()) or native.has_avx512(), reason="blocks do not run in one call here")
+@pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
 @pytest.mark.parametrize("name", ["as it is", "a narrow mlp"])
 def test_rounded_activations_are_within_the_formula(name):
     """What all blocks in one call hold at once: the residual stream, and their scratch memory with rounded rows."""
@@ -98,14 +108,14 @@ def test_rounded_activations_are_within_the_formula(name):
         worker = load(spec, kind)
         worker.allocate_kv(KVLayout(groups=plan_kv_groups(spec, 16, 4), num_blocks=4, dtype="float32"))
         decoder = worker.model._find_whole()
-        scratch[kind] = 4 * native.library().paceline_cpu_scratch_size(byref(decoder._decoder), 280)
+        scratch[kind] = 4 * native.library().paceline_cpu_scratch_size(byref(decoder._decoder), 240)
     widest = max(spec.hidden_size, spec.intermediate_size)
-    row = ceil_div(widest * 5 // 4, 64) * 64  # a scale and a sum for each 32 codes, to whole cache lines
-    assert scratch["int8"] - scratch["fast"] == 280 * row
-    step = worst_step(spec, num_tokens=280, num_rows=24, context_tokens=2048)
+    row = widest * 5 // 4  # a scale and a sum for each 32 codes; rows or blocks of them to whole cache lines
+    assert 240 * row <= scratch["int8"] - scratch["fast"] <= 240 * ceil_div(row, 64) * 64
+    step = worst_step(spec, num_tokens=240, num_rows=24, context_tokens=2048)
     step = msgspec.structs.replace(step, num_logit_rows=0, logprobs=False)
     predicted, _ = activation_bytes(spec, step, dtype_bytes=4, attention_bytes=0)
-    assert 280 * spec.hidden_size * 4 + scratch["int8"] <= predicted
+    assert 240 * spec.hidden_size * 4 + scratch["int8"] <= predicted
 
 
 @pytest.mark.skipif(bool(native.why_not()), reason=native.why_not())
@@ -114,10 +124,13 @@ def test_no_type_needs_more_for_rounded_rows_than_the_formula_says():
     for ggml_type in (2, 3, 6, 7, 8, 12, 13, 14):
         kind = native.library().paceline_cpu_packed_type(ggml_type, 1)
         for num_inputs in (256, 768, 14336):
-            size = native.library().paceline_cpu_linear_scratch(kind, 7, num_inputs)
-            assert 7 * num_inputs < size <= 7 * (3 * num_inputs // 2 + workspace.CACHE_LINE)
-            sizes.append(size / (7 * num_inputs))
-    assert max(sizes) == 1.5
+            row = 3 * num_inputs // 2 + workspace.CACHE_LINE
+            for num_rows in (1, 7, 13, 48, 97):
+                size = native.library().paceline_cpu_linear_scratch(kind, num_rows, num_inputs)
+                counted = num_rows + ceil_div(num_rows, workspace.ROUNDED_BLOCK)
+                assert num_rows * num_inputs < size <= counted * row
+                sizes.append((num_rows, size / (num_rows * num_inputs)))
+    assert max(size for num_rows, size in sizes if num_rows == 48) == 1.5, "whole blocks at every level"
     assert native.library().paceline_cpu_linear_scratch(0, 7, 256) == 0, "floats are not rounded"
 
 

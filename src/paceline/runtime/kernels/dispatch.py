@@ -52,11 +52,16 @@ def _needs_any_native(_dtype: torch.dtype) -> str:
     return f"the native library does not serve: {reason}" if (reason := native.why_not()) else ""
 
 
-def _needs_native_avx2(dtype: torch.dtype) -> str:
-    """AVX-512 has no kernel here yet, and oneDNN's is wider."""
+def _needs_bf16_products(dtype: torch.dtype) -> str:
     if reason := _needs_any_native(dtype):
         return reason
-    return "this CPU has AVX-512, which oneDNN uses and the native kernel does not yet" if native.has_avx512() else ""
+    return "" if native.multiplies_bf16() else "this CPU has no products of bfloat16 (AVX-512 BF16 or AMX)"
+
+
+def _needs_tiles(dtype: torch.dtype) -> str:
+    if reason := _needs_bf16_products(dtype):
+        return reason
+    return "" if native.isa() == "amx" else "this CPU has no AMX, or the system does not give it"
 
 
 def _always(_dtype: torch.dtype) -> str:
@@ -75,7 +80,13 @@ class Kernel:
     dtypes: tuple[torch.dtype, ...] = FLOATS
     numerics: tuple[Numerics, ...] = ("fast",)
     lacks: Callable[[torch.dtype], str] = _always
+    levels: tuple[str, ...] = ()  # of instructions that a native kernel has code for, see csrc/isa.h
     compiles: bool = False  # keeps a compiled product for every number of rows it meets, which takes memory
+
+    @property
+    def label(self) -> str:
+        """The name, with the level of instructions in use. Ask `lacks` first."""
+        return f"{self.name}-{native.best_level(self.levels)}" if self.levels else self.name
 
     def load(self) -> Any:
         module, attribute = self.where.split(":")
@@ -84,9 +95,33 @@ class Kernel:
 
 BOTH: tuple[Numerics, ...] = ("fast", "reference")
 CPU = ("cpu",)
+AVX2, AVX512 = ("avx2",), ("avx2", "avx512")
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)
 HALVES = (torch.bfloat16, torch.float16)
+BF16_BLOCKS, REFERENCE_BLOCKS = f"{NATIVE}.blocks:NativeBf16Blocks", f"{REFERENCE}.blocks:ReferenceBlocks"
+
+
+def _bf16_products(op: str, where: str, why: str, dtype: torch.dtype) -> tuple[Kernel, ...]:
+    """Rows of a product of bfloat16, by instruction."""
+    forms = (("native-amx", "tiles", _needs_tiles), ("native-avx512bf16", "products of pairs", _needs_bf16_products))
+    return tuple(
+        Kernel(
+            op,
+            name,
+            where,
+            f"{why}, in {form}; bits independent of the batch",
+            devices=CPU,
+            dtypes=(dtype,),
+            lacks=lacks,
+        )
+        for name, form, lacks in forms
+    )
+
 
 TABLE: tuple[Kernel, ...] = (
+    *_bf16_products(
+        "linear", f"{NATIVE}.linear:NativeBf16Linear", "weights and activations of bfloat16", torch.bfloat16
+    ),
     Kernel(
         "linear",
         "torch",
@@ -98,12 +133,13 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "linear",
-        "native-avx2",
+        "native",
         f"{NATIVE}.linear:NativeLinear",
         "weights in panels, read in one line; bits independent of the batch",
         devices=CPU,
-        dtypes=(torch.float32, torch.bfloat16),
-        lacks=_needs_native_avx2,
+        dtypes=NATIVE_DTYPES,
+        lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "linear",
@@ -132,46 +168,42 @@ TABLE: tuple[Kernel, ...] = (
         "products of 16 rows: bits independent of the batch",
         numerics=BOTH,
     ),
+    *_bf16_products("gguf_linear", BF16_BLOCKS, "blocks stay quantised and widen to bfloat16", torch.bfloat16),
     Kernel(
         "gguf_linear",
-        "native-avx2",
+        "native",
         f"{NATIVE}.blocks:NativeBlocks",
         "blocks stay quantised and widen in registers; bits of the float product",
         devices=CPU,
-        dtypes=(torch.float32,),
-        lacks=_needs_native_avx2,
+        dtypes=NATIVE_DTYPES,
+        lacks=_needs_any_native,
+        levels=AVX512,
     ),
-    Kernel(
-        "gguf_linear",
-        "none",
-        f"{REFERENCE}.blocks:ReferenceBlocks",
-        "blocks become floats at load, then it is `linear`",
-        numerics=BOTH,
-    ),
+    Kernel("gguf_linear", "none", REFERENCE_BLOCKS, "blocks become floats at load, then it is `linear`", numerics=BOTH),
     Kernel(
         "gguf_int8_linear",
-        "native-avx2",
+        "native",
         f"{NATIVE}.blocks:NativeInt8Blocks",
         "activation_dtype=int8: codes of blocks times activations of 8 bits; bits independent of the batch",
         devices=CPU,
-        dtypes=(torch.float32,),
+        dtypes=NATIVE_DTYPES,
         lacks=_needs_any_native,
+        levels=("avx2", "avxvnni", "vnni512", "amx"),
     ),
-    Kernel(
-        "gguf_int8_linear",
-        "none",
-        f"{REFERENCE}.blocks:ReferenceBlocks",
-        "activation_dtype=int8 is refused",
-        numerics=BOTH,
+    Kernel("gguf_int8_linear", "none", REFERENCE_BLOCKS, "activation_dtype=int8 is refused", numerics=BOTH),
+    *_bf16_products(
+        "gguf_bf16_linear", BF16_BLOCKS, "activation_dtype=bfloat16: weights widen to bfloat16", torch.float32
     ),
+    Kernel("gguf_bf16_linear", "none", REFERENCE_BLOCKS, "activation_dtype=bfloat16 is refused", numerics=BOTH),
     Kernel(
         "decoder",
-        "native-avx2",
+        "native",
         f"{NATIVE}.decoder:NativeDecoder",
         "all blocks in one call; where a part is not native, block by block",
         devices=CPU,
-        dtypes=(torch.float32,),
-        lacks=_needs_native_avx2,
+        dtypes=NATIVE_DTYPES,
+        lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "decoder",
@@ -182,11 +214,12 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "attention",
-        "native-avx2",
+        "native",
         f"{NATIVE}.attention:attention",
         "blocks read where they lie, shared prefixes once; bits independent of the batch",
         devices=CPU,
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "attention",
@@ -198,11 +231,12 @@ TABLE: tuple[Kernel, ...] = (
     Kernel("attention", "reference", f"{REFERENCE}.attention:attention", "fixed tiles in one order", numerics=BOTH),
     Kernel(
         "int8_attention",
-        "native-avx2",
+        "native",
         f"{NATIVE}.attention:attention",
         "kv_cache_dtype=int8: codes widen in registers; bits independent of the batch",
         devices=CPU,
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel(
         "int8_attention",
@@ -224,11 +258,12 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "write_int8_kv",
-        "native-avx2",
+        "native",
         f"{NATIVE}.kv_write:write_int8_kv",
         "kv_cache_dtype=int8: rounded on the way, one pass; the reference's bits",
         devices=CPU,
         lacks=_needs_any_native,
+        levels=AVX2,
     ),
     Kernel(
         "write_int8_kv",
@@ -239,34 +274,37 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "rms_norm",
-        "native-avx2",
+        "native",
         f"{NATIVE}.elementwise:rms_norm",
         "one pass, one call",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel("rms_norm", "torch-cpu", f"{FAST}.elementwise:rms_norm", "few calls", devices=CPU),
     Kernel("rms_norm", "reference", f"{REFERENCE}.elementwise:rms_norm", "row by row in float32", numerics=BOTH),
     Kernel(
         "rope",
-        "native-avx2",
+        "native",
         f"{NATIVE}.elementwise:rope",
         "in place, one call",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel("rope", "torch-cpu", f"{FAST}.elementwise:rope", "in place, three calls", devices=CPU),
     Kernel("rope", "reference", f"{REFERENCE}.elementwise:rope", "separate products and sum in float32", numerics=BOTH),
     Kernel(
         "gated",
-        "native-avx2",
+        "native",
         f"{NATIVE}.elementwise:gated",
         "one pass, one call",
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
+        levels=AVX512,
     ),
     Kernel("gated", "torch-cpu", f"{FAST}.elementwise:gated", "library activations", devices=CPU),
     Kernel(
@@ -310,6 +348,13 @@ def choose(op: str, device: str, dtype: torch.dtype, numerics: Numerics) -> Kern
     )
 
 
+def widens(device: str, dtype: torch.dtype, numerics: Numerics) -> bool:
+    """Whether half precision is computed in float32 between products or in them, which takes memory for both."""
+    if device != "cpu" or dtype == torch.float32:
+        return False
+    return not native_half(dtype) or choose("decoder", device, dtype, numerics).name == "native"
+
+
 def pick(op: str, device: str | torch.device, dtype: torch.dtype, numerics: Numerics) -> Any:
     """The implementation of `op`: a callable, or for "linear" a class with pack and apply."""
     return choose(op, torch.device(device).type, dtype, numerics).load()
@@ -325,6 +370,10 @@ class Explanation:
     passed_over: tuple[tuple[str, str], ...]  # (row above it, what it lacked)
 
 
+def _reason(chosen: Kernel) -> str:
+    return f"{chosen.why} (written for {', '.join(chosen.levels)})" if len(chosen.levels) > 1 else chosen.why
+
+
 def explain(device: str | torch.device, dtype: torch.dtype, numerics: Numerics) -> list[Explanation]:
     """Which kernel serves each op, and why none of those above it does."""
     kind = torch.device(device).type
@@ -337,5 +386,5 @@ def explain(device: str | torch.device, dtype: torch.dtype, numerics: Numerics) 
                 break
             if row.op == op:
                 above.append((row.name, _judge(row, kind, dtype, numerics)))
-        lines.append(Explanation(op, chosen.name, chosen.why, tuple(above)))
+        lines.append(Explanation(op, chosen.label, _reason(chosen), tuple(above)))
     return lines

@@ -1,8 +1,8 @@
-"""GGUF blocks kept quantised: a WeightMethod for float32 activations on a CPU with native kernels.
+"""GGUF blocks kept quantised: a WeightMethod for a CPU with native kernels.
 
 A layer may fuse parts of different types (a K-quant mix does). Neighbours of one type become one product; the others
 stand beside each other and write to the same rows. Parts in a type that no kernel packs come as floats and are kept so,
-unless the method rounds them.
+unless the method rounds them or the kernel has a form of its own for them.
 """
 
 from __future__ import annotations
@@ -25,28 +25,26 @@ Packed: TypeAlias = BlockPanels | PanelWeight
 
 
 class GgufBlocks:
-    """The WeightMethod: weights widen to the floats they stand for."""
+    """The WeightMethod. The kernel says what becomes of weights: floats, or bfloat16, that they stand for."""
 
     name = "gguf"
-    kernel: type[NativeBlocks] = NativeBlocks
 
-    def __init__(self, *, rounds: bool = False) -> None:
-        """`rounds`: parts that come as floats are rounded to blocks of 8 bits."""
-        self.rounds = rounds
+    def __init__(self, kernel: type[NativeBlocks] = NativeBlocks, *, rounds: bool = False, keeps: bool = True) -> None:
+        """`rounds`: parts that come as floats are rounded to blocks of 8 bits. `keeps`: blocks are wanted as blocks."""
+        self.kernel, self.rounds, self.keeps = kernel, rounds, keeps
 
     def create(self, spec: LinearSpec, context: BuildContext) -> BlockWeight:
         return BlockWeight(spec, self.kernel, rounds=self.rounds)
 
     def takes(self, ggml_type: int) -> bool:
         """Whether matrices of this GGUF type (its number there) are wanted as blocks."""
-        return self.kernel.takes(ggml_type)
+        return self.keeps and self.kernel.takes(ggml_type)
 
 
 class BlockWeight:
     """One [out_features, in_features] matrix in segments of outputs, each packed in a form of its own."""
 
     def __init__(self, spec: LinearSpec, kernel: type[NativeBlocks] = NativeBlocks, *, rounds: bool = False) -> None:
-        assert spec.dtype == torch.float32
         self.spec = spec
         self.kernel = kernel  # packs blocks; how they are packed decides how they are multiplied
         self.rounds = rounds and spec.in_features % GROUP == 0
@@ -74,7 +72,7 @@ class BlockWeight:
         if isinstance(tensor, StoredBlocks):
             self._parts[part] = self.kernel.pack(tensor.raw, tensor.ggml_type, *tensor.shape)
         else:
-            self._parts[part] = NativeLinear.pack(tensor.float())
+            self._parts[part] = self.kernel.pack_floats(tensor)
         if len(self._parts) == len(self.spec.parts):
             self.segments = _joined([self._parts[p.name] for p in self.spec.parts])
             self._parts = {}
@@ -91,7 +89,7 @@ class BlockWeight:
             kernel = NativeBlocks if isinstance(segment.weight, BlockPanels) else NativeLinear
             kernel.apply_into(x, segment.weight, segment.bias, out[:, begin:end])
             begin = end
-        return out
+        return out.to(x.dtype)
 
     def packed_segments(self) -> list[Segment]:
         found, begin = [], 0
@@ -106,7 +104,7 @@ class BlockWeight:
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
         assert len(self.segments) == 1, "a table that rows are gathered from is one part"
-        return _rows(self.segments[0], ids)
+        return _rows(self.segments[0], ids).to(self.spec.dtype)
 
     def dequantize(self, part: str) -> torch.Tensor:
         whole = [_rows(segment, torch.arange(segment.out_features)) for segment in self.segments]

@@ -15,4 +15,6 @@ class Int8Activations(GgufBlocks):
     """The WeightMethod."""
 
     name = "gguf-int8"
-    kernel: type[NativeBlocks] = NativeInt8Blocks
+
+    def __init__(self, kernel: type[NativeBlocks] = NativeInt8Blocks, *, rounds: bool = False) -> None:
+        super().__init__(kernel, rounds=rounds)

@@ -1,11 +1,16 @@
-"""Matrix products with quantised weights: GGUF blocks repacked once at load, for either of two products.
+"""Matrix products with quantised weights: GGUF blocks repacked once at load, for one of three products.
 
 `NativeBlocks`: every weight becomes the float32 number its block stands for before it is multiplied, in registers or in
 the cache, and each output is summed as `linear.NativeLinear` sums it. So the results have the bits of a product with
 the dequantised weights, at a seventh to a third of the memory to read. csrc/blocks.h has the layout.
 
 `NativeInt8Blocks`: activations are rounded to 8 bits too and codes are multiplied with codes. csrc/int8.h says what is
-computed and in which order. A row's bits are its own in both.
+computed and in which order.
+
+`NativeBf16Blocks`: activations and weights are rounded to bfloat16, sums are float32; weights that come as floats are
+packed for it too, and `linear.NativeBf16Linear` multiplies those alone. csrc/bf16.h has layout and order.
+
+A row's bits are its own in all three.
 """
 
 from __future__ import annotations
@@ -15,7 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paceline.runtime.kernels.cpu.linear import gather_rows, multiply, product_out
+from paceline.runtime.kernels.cpu.linear import (
+    BF16_ROWS,
+    NativeLinear,
+    PanelWeight,
+    gather_rows,
+    multiply,
+    pack_bf16_rows,
+    product_out,
+)
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
@@ -49,25 +62,25 @@ class BlockPanels:
 class NativeBlocks:
     """y = x Wᵀ + b in float32 with W in GGUF blocks. How panels are written decides which product it is."""
 
-    int8 = False  # whether activations are rounded to 8 bits
+    activations = 0  # what the weights meet: Activations in csrc/blocks.h
 
     @classmethod
     def takes(cls, ggml_type: int) -> bool:
         """Whether blocks of this GGUF type (its number there) can be packed."""
-        return int(library().paceline_cpu_packed_type(ggml_type, cls.int8)) >= 0
+        return int(library().paceline_cpu_packed_type(ggml_type, cls.activations)) >= 0
 
     @classmethod
     def packed_bytes(cls, ggml_type: int, out_features: int, in_features: int) -> int:
         """What a matrix takes once packed. Ask `takes` first."""
         native = library()
-        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.int8))
+        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.activations))
         return int(native.paceline_cpu_panel_bytes(kind, in_features)) * -(-out_features // PANEL)
 
     @classmethod
     def pack(cls, raw: np.ndarray, ggml_type: int, out_features: int, in_features: int) -> BlockPanels:
         """`raw` [bytes] uint8: the blocks as stored, row by row. A row is whole blocks."""
         native = library()
-        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.int8))
+        kind = int(native.paceline_cpu_packed_type(ggml_type, cls.activations))
         assert kind >= 0, "ask `takes` first"
         block_size, block_bytes = LAYOUTS[ggml_type]
         assert in_features > 0
@@ -78,6 +91,16 @@ class NativeBlocks:
         data = torch.zeros(cls.packed_bytes(ggml_type, out_features, in_features), dtype=torch.uint8)
         native.paceline_cpu_pack_blocks(raw.ctypes.data, data.data_ptr(), 0, out_features, in_features, ggml_type, kind)
         return BlockPanels(data, kind, out_features, in_features)
+
+    @classmethod
+    def pack_floats(cls, weight: torch.Tensor) -> BlockPanels | PanelWeight:
+        """`weight` [out_features, in_features] of any float dtype: a part that is in no blocks. Keeps every number."""
+        return NativeLinear.pack(weight.float())
+
+    @staticmethod
+    def float_bytes(out_features: int, in_features: int) -> int:
+        """What a matrix of floats takes once packed."""
+        return 4 * -(-out_features // PANEL) * PANEL * in_features
 
     @staticmethod
     def joined(first: BlockPanels, second: BlockPanels) -> BlockPanels | None:
@@ -101,7 +124,7 @@ class NativeBlocks:
     def apply(
         x: torch.Tensor, packed: BlockPanels, bias: torch.Tensor | None, scratch: Workspace | None = None
     ) -> torch.Tensor:
-        """x [num_tokens, in_features] float32 -> [num_tokens, out_features]. `scratch` as in `NativeLinear.apply`."""
+        """x [num_tokens, in_features] -> [num_tokens, out_features] float32. `scratch` as in `NativeLinear.apply`."""
         out = product_out(x, packed.out_features, scratch)
         NativeBlocks.apply_into(x, packed, bias, out)
         return out
@@ -109,7 +132,7 @@ class NativeBlocks:
     @staticmethod
     def apply_into(x: torch.Tensor, packed: BlockPanels, bias: torch.Tensor | None, out: torch.Tensor) -> None:
         """The product into `out` [num_tokens, out_features], whose rows may lie apart."""
-        assert x.dtype == out.dtype == torch.float32
+        assert out.dtype == torch.float32
         assert x.dim() == 2
         assert x.shape[1] == packed.in_features, "the native code reads as many inputs as it is told"
         assert out.shape == (x.shape[0], packed.out_features)
@@ -122,4 +145,21 @@ class NativeInt8Blocks(NativeBlocks):
 
     Weights lose nothing; `gather` and `unpack` give exactly what their blocks stand for."""
 
-    int8 = True
+    activations = 1
+
+
+class NativeBf16Blocks(NativeBlocks):
+    """y = x Wᵀ + b with x and W rounded to bfloat16 and sums in float32.
+
+    Blocks lose nothing in memory: `gather` and `unpack` give exactly what they stand for. Floats are rounded once, when
+    they are packed."""
+
+    activations = 2
+
+    @staticmethod
+    def float_bytes(out_features: int, in_features: int) -> int:
+        return int(library().paceline_cpu_panel_bytes(BF16_ROWS, in_features)) * -(-out_features // PANEL)
+
+    @classmethod
+    def pack_floats(cls, weight: torch.Tensor) -> BlockPanels:
+        return BlockPanels(pack_bf16_rows(weight).view(torch.uint8).flatten(), BF16_ROWS, *weight.shape)

@@ -12,25 +12,51 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "csrc"
 LIBRARY = HERE / "_native.so"
+# The levels of csrc/isa.h. GCC 12 takes what its own AVX-512 functions leave undefined for ours (its bug 105593).
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
-UNITS: dict[str, tuple[str, ...]] = {  # source file -> instructions it may use beyond the processor family's own
-    "paceline_cpu.cpp": (),
-    "blocks.cpp": (),
-    "pool.cpp": (),
-    "ops.cpp": (),
-    "decoder.cpp": (),
-    "layers.cpp": (),
-    "linear_avx2.cpp": AVX2,
-    "int8_avx2.cpp": AVX2,
-    "attention_avx2.cpp": AVX2,
-    "kv_int8_avx2.cpp": AVX2,
-    "elementwise_avx2.cpp": AVX2,
-}
+AVXVNNI = (*AVX2, "-mavxvnni")
+AVX512 = (
+    *AVX2,
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+)
+VNNI512 = (*AVX512, "-mavx512vnni")
+AVX512BF16 = (*VNNI512, "-mavx512bf16")
+AMX = (*AVX512BF16, "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+# Source file, and instructions it may use beyond the processor family's own, the least first: where two units hold a
+# copy of the same library template the linker keeps the first, and that one must run wherever either does. Some are
+# compiled for two levels and put their functions into the namespace of each.
+UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("paceline_cpu.cpp", ()),
+    ("isa.cpp", ()),
+    ("blocks.cpp", ()),
+    ("bf16_rows.cpp", ()),
+    ("pool.cpp", ()),
+    ("ops.cpp", ()),
+    ("decoder.cpp", ()),
+    ("layers.cpp", ()),
+    ("int8.cpp", ()),
+    ("int8_avx2.cpp", AVX2),
+    ("kv_int8_avx2.cpp", AVX2),
+    *((name, (*AVX2, "-DPACELINE_LEVEL=avx2")) for name in ("linear.cpp", "attention.cpp", "elementwise.cpp")),
+    ("int8_avxvnni.cpp", AVXVNNI),
+    *((name, (*AVX512, "-DPACELINE_LEVEL=avx512")) for name in ("linear.cpp", "attention.cpp", "elementwise.cpp")),
+    ("int8_rows_avx512.cpp", AVX512),
+    ("int8_vnni512.cpp", VNNI512),
+    ("bf16_avx512bf16.cpp", AVX512BF16),
+    ("int8_amx.cpp", AMX),
+    ("bf16_amx.cpp", AMX),
+)
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")
 # For tests that watch every access. Unrolled tiles take many minutes to compile so at -O3; vectors lie where rows do.
@@ -39,7 +65,7 @@ SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignme
 
 def source_digest() -> str:
     """What the library must have been built from, and how: 16 hex digits over sources, their names, and flags."""
-    digest = hashlib.blake2b(repr((FLAGS, sorted(UNITS.items()))).encode(), digest_size=8)
+    digest = hashlib.blake2b(repr((FLAGS, UNITS)).encode(), digest_size=8)
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -64,28 +90,20 @@ def compile_library(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> None
     compiler = find_compiler()
     if compiler is None:
         raise RuntimeError(why_not())
-    with tempfile.TemporaryDirectory() as folder:
-        objects = []
-        for name, instructions in UNITS.items():
-            objects.append(str(Path(folder) / f"{name}.o"))
-            _run(
-                [
-                    compiler,
-                    *FLAGS,
-                    *instructions,
-                    *extra,
-                    f'-DSOURCE_DIGEST="{source_digest()}"',
-                    "-c",
-                    str(SOURCES / name),
-                    "-o",
-                    objects[-1],
-                ]
-            )
-        built = Path(folder) / target.name
-        _run([compiler, *extra, "-shared", "-pthread", "-o", str(built), *objects])
+    digest = f'-DSOURCE_DIGEST="{source_digest()}"'
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = [str(Path(folder) / f"{index}.o") for index in range(len(UNITS))]
+        commands = [
+            [compiler, *FLAGS, *instructions, *extra, digest, "-c", str(SOURCES / name), "-o", built]
+            for (name, instructions), built in zip(UNITS, objects, strict=True)
+        ]
+        for _ in pool.map(_run, commands):
+            pass
+        library = Path(folder) / target.name
+        _run([compiler, *extra, "-shared", "-pthread", "-o", str(library), *objects])
         # a rename within one folder replaces a library in use without harm; two builds at once do not meet
         beside = target.with_suffix(f".{os.getpid()}.new")
-        shutil.copyfile(built, beside)
+        shutil.copyfile(library, beside)
         beside.replace(target)
 
 

@@ -18,7 +18,6 @@ from paceline.runtime.kernels.params import BlockParts, Segment
 from paceline.runtime.kv_cache import Workspace
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_int64
-_FLOAT32 = 0  # WeightType of a PanelWeight in csrc/linear.h
 
 
 class _Segment(ctypes.Structure):
@@ -90,9 +89,15 @@ class NativeDecoder:
     def __call__(
         self, x: torch.Tensor, tables: Sequence[tuple[torch.Tensor, torch.Tensor]], metadata: AttentionMetadata
     ) -> None:
-        """x [T, hidden] float32 is updated in place; `tables`: (cos, sin) of each rotation, [T, 1, head_dim]."""
+        """x [T, hidden] is updated in place; `tables`: (cos, sin) of each rotation, [T, 1, head_dim].
+
+        Between products all numbers are float32, whatever the dtype of x; that rounds what comes out alone."""
+        if x.dtype != torch.float32:
+            wide = self.scratch.take("x", x.numel(), torch.float32, x.device).view(x.shape)
+            self(wide.copy_(x), tables, metadata)
+            x.copy_(wide)
+            return
         assert x.is_contiguous()
-        assert x.dtype == torch.float32
         assert all(part.dtype == torch.float32 for table in tables for part in table)
         num_tokens = x.shape[0]
         steps, slots = (_POINTER * self._num_groups)(), (_POINTER * self._num_groups)()
@@ -124,15 +129,20 @@ class NativeDecoder:
         self._arrays.append(array)
         return array
 
+    def _wide(self, bias: torch.Tensor) -> torch.Tensor:
+        """As float32, which is held."""
+        self._arrays.append(bias.float().contiguous())
+        return self._arrays[-1]  # type: ignore[no-any-return]
+
     def _product(self, segments: Sequence[Segment], num_inputs: int) -> _Product:
         table = self._array(
             _Segment,
             [
                 _Segment(
                     _data(segment.weight).data_ptr(),
-                    None if segment.bias is None else segment.bias.data_ptr(),
+                    None if segment.bias is None else self._wide(segment.bias).data_ptr(),
                     segment.weight.out_features,
-                    segment.weight.kind if isinstance(segment.weight, BlockPanels) else _FLOAT32,
+                    segment.weight.kind,
                 )
                 for segment in segments
             ],
@@ -163,15 +173,13 @@ def _data(weight: BlockPanels | PanelWeight) -> torch.Tensor:
 
 
 def _served(block: BlockParts) -> bool:
-    """Whether every part is float32, packed, and of a shape that the operations take."""
+    """Whether every part is packed and of a type and a shape that the operations take."""
     norms = (block.before_attention, block.after_attention, block.before_mlp, block.after_mlp, block.head_norm)
     segments = (*block.qkv, *block.out, *block.gate_up, *block.down)
     return (
         all(norm is None or (norm.dtype == torch.float32 and norm.is_contiguous()) for norm in norms)
         and all(isinstance(s.weight, BlockPanels | PanelWeight) for s in segments)
-        and all(isinstance(s.weight, BlockPanels) or s.weight.values.dtype == torch.float32 for s in segments)
-        and all(s.bias is None or (s.bias.dtype == torch.float32 and s.bias.is_contiguous()) for s in segments)
-        and block.cache.kv.dtype in (torch.float32, torch.int8)
+        and block.cache.kv.dtype in (torch.float32, torch.bfloat16, torch.int8)
         and block.activation in ACTIVATIONS
         and block.attention.head_dim % 16 == 0
         and block.intermediate % 8 == 0

@@ -1,4 +1,4 @@
-"""Matrix products with weights packed for AVX2: float32, or bfloat16 widened in registers (half the memory to read).
+"""Matrix products with packed weights: float32, or bfloat16 widened in registers (half the memory to read).
 
 An output is one chain of fused multiply-adds in one order, so its bits do not depend on the rows beside it, on their
 number or on the threads: this product is batch-invariant. csrc/linear.h has the layout.
@@ -13,16 +13,19 @@ import torch
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
 
-_TYPES = {torch.float32: 0, torch.bfloat16: 1}
-_FIRST_INT8 = 9  # WeightType in csrc/linear.h: from here on activations are rounded to 8 bits
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # WeightType in csrc/linear.h
+BF16_ROWS = 17  # there too: of floats packed for activations of bfloat16
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class PanelWeight:
     """[out_features, in_features] in panels of 16 outputs, zeros behind the last."""
 
-    values: torch.Tensor  # [num_panels, in_features, 16]
+    values: torch.Tensor  # [num_panels, in_features, 16]; BF16_ROWS: [num_panels, in_features / 32, 16, 32]
     out_features: int
+    in_features: int
+    kind: int  # how the panels are written: WeightType in csrc/linear.h
 
     @property
     def nbytes(self) -> int:
@@ -30,20 +33,21 @@ class PanelWeight:
 
 
 class NativeLinear:
-    """y = x Wᵀ + b. Activations of the weight's dtype; sums are float32."""
+    """y = x Wᵀ + b. Sums are float32 of activations as they are, of the weight's dtype or float32."""
 
     takes_scratch = True
     without_copy = None  # rows are gathered from the packed form: no second copy is ever made
 
-    @staticmethod
-    def pack(weight: torch.Tensor) -> PanelWeight:
+    @classmethod
+    def pack(cls, weight: torch.Tensor) -> PanelWeight:
+        """`weight` [out_features, in_features] float32 or bfloat16."""
         weight = weight.contiguous()
         rows, columns = weight.shape
         assert columns > 0
         values = torch.zeros(-(-rows // 16), columns, 16, dtype=weight.dtype)
         kind = _TYPES[weight.dtype]
         library().paceline_cpu_pack(weight.data_ptr(), values.data_ptr(), 0, rows, columns, kind)
-        return PanelWeight(values, rows)
+        return PanelWeight(values, rows, columns, kind)
 
     @staticmethod
     def unpack(packed: PanelWeight) -> torch.Tensor:
@@ -52,8 +56,11 @@ class NativeLinear:
     @staticmethod
     def gather(packed: PanelWeight, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight: ids [num_tokens] int64 -> [num_tokens, in_features]. Raises IndexError."""
-        rows = torch.empty(ids.shape[0], packed.values.shape[1], dtype=packed.values.dtype)
-        return gather_rows(packed.values, _TYPES[packed.values.dtype], packed.out_features, ids, rows)
+        stored = packed.values.dtype  # the native code gives rows of BF16_ROWS as float32
+        rows = torch.empty(
+            ids.shape[0], packed.in_features, dtype=torch.float32 if packed.kind == BF16_ROWS else stored
+        )
+        return gather_rows(packed.values, packed.kind, packed.out_features, ids, rows).to(stored)
 
     @staticmethod
     def apply(
@@ -68,13 +75,34 @@ class NativeLinear:
     @staticmethod
     def apply_into(x: torch.Tensor, packed: PanelWeight, bias: torch.Tensor | None, out: torch.Tensor) -> None:
         """The product into `out` [num_tokens, out_features] float32, whose rows may lie apart."""
-        values = packed.values
         assert x.dim() == 2
-        assert x.shape[1] == values.shape[1], "the native code reads as many inputs as it is told"
+        assert x.shape[1] == packed.in_features, "the native code reads as many inputs as it is told"
         assert out.dtype == torch.float32
         assert out.shape == (x.shape[0], packed.out_features)
         assert out.stride(1) == 1
-        multiply(x, values, _TYPES[values.dtype], packed.out_features, bias, out)
+        multiply(x, packed.values, packed.kind, packed.out_features, bias, out)
+
+
+class NativeBf16Linear(NativeLinear):
+    """y = x Wᵀ + b: weights of bfloat16, x rounded to it, sums in float32 in the order of csrc/bf16.h."""
+
+    @classmethod
+    def pack(cls, weight: torch.Tensor) -> PanelWeight:
+        rows, columns = weight.shape
+        return PanelWeight(pack_bf16_rows(weight), rows, columns, BF16_ROWS)
+
+
+def pack_bf16_rows(weight: torch.Tensor) -> torch.Tensor:
+    """[out_features, in_features] of any float dtype -> [num_panels, num_units, 16, 32] bfloat16 as in csrc/bf16.h.
+
+    Rounded once, to nearest with ties to even. Some rows are float32 meanwhile, never a whole matrix."""
+    rows, columns = weight.shape
+    assert columns > 0
+    values = torch.zeros(-(-rows // 16), -(-columns // 32), 16, 32, dtype=torch.bfloat16)
+    for begin in range(0, rows, _ROWS_AT_ONCE):
+        part = weight[begin : begin + _ROWS_AT_ONCE].float().contiguous()
+        library().paceline_cpu_pack_bf16_rows(part.data_ptr(), values.data_ptr(), begin, len(part), columns)
+    return values
 
 
 def product_out(x: torch.Tensor, out_features: int, scratch: Workspace | None) -> torch.Tensor:
@@ -99,8 +127,7 @@ def multiply(
         assert bias.shape == (out_features,)
         bias = bias.float().contiguous()
     native, rounded = library(), None
-    if kind >= _FIRST_INT8:
-        size = native.paceline_cpu_linear_scratch(kind, x.shape[0], x.shape[1])
+    if size := native.paceline_cpu_linear_scratch(kind, x.shape[0], x.shape[1]):
         rounded = torch.empty(size, dtype=torch.uint8)
     native.paceline_cpu_linear(
         x.data_ptr(),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from paceline.runtime.kernels.cpu import build
 from paceline.runtime.kernels.cpu.build import LIBRARY, source_digest
 
+_AVX2 = 1  # Isa in csrc/isa.h
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_sources": (ctypes.c_char_p, ()),
-    "paceline_cpu_has_avx2": (_INT, ()),
-    "paceline_cpu_has_avx512": (_INT, ()),
+    "paceline_cpu_isa": (_INT, ()),
+    "paceline_cpu_has_isa": (_INT, (_INT,)),
+    "paceline_cpu_set_isa": (_INT, (_INT,)),
+    "paceline_cpu_isa_name": (ctypes.c_char_p, (_INT,)),
+    "paceline_cpu_bf16_products": (_INT, ()),
     "paceline_cpu_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_gather": (_LONG, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "paceline_cpu_write_kv": (None, (_POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _LONG)),
@@ -28,6 +33,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_scratch_size": (_LONG, (_POINTER, _LONG)),
     "paceline_cpu_run_blocks": (None, (_POINTER, _POINTER)),
     "paceline_cpu_packed_type": (_INT, (_INT, _INT)),
+    "paceline_cpu_pack_bf16_rows": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG)),
     "paceline_cpu_panel_bytes": (_LONG, (_INT, _LONG)),
     "paceline_cpu_pack_blocks": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _INT)),
 }
@@ -47,7 +53,7 @@ def _open() -> tuple[ctypes.CDLL | None, str]:
         return None, f"{LIBRARY.name} does not load: {error}"
     if found.paceline_cpu_sources().decode() != sources:
         return None, f"{LIBRARY.name} is of other sources; rebuild it: python {build.__file__}"
-    if not found.paceline_cpu_has_avx2():
+    if not found.paceline_cpu_has_isa(_AVX2):
         return None, "this CPU has no AVX2, FMA and F16C"
     return found, ""
 
@@ -64,6 +70,44 @@ def library() -> ctypes.CDLL:
     return found
 
 
-def has_avx512() -> bool:
-    """Whether the processor has AVX-512, which no kernel here uses yet."""
-    return bool(library().paceline_cpu_has_avx512())
+def isa() -> str:
+    """The level of instructions that kernels use in this process: "avx2" to "amx", see csrc/isa.h."""
+    level: int = library().paceline_cpu_isa()
+    return _level_names()[level]
+
+
+def isa_levels() -> list[str]:
+    """The levels that this machine has, the lowest first, whatever the cap."""
+    return [name for level, name in enumerate(_level_names()) if level and library().paceline_cpu_has_isa(level)]
+
+
+def multiplies_bf16() -> bool:
+    """Whether products of bfloat16 (AVX-512 BF16, or AMX) may be used in this process."""
+    return bool(library().paceline_cpu_bf16_products())
+
+
+def set_isa(cap: str) -> str:
+    """Use no level above `cap` in this process from now on; returns the level in use. Not while kernels run.
+
+    Raises ValueError for what is no level's name."""
+    names = _level_names()
+    if cap not in names[1:]:
+        raise ValueError(f"{cap!r} is no level of instructions, expected one of {', '.join(names[1:])}")
+    level: int = library().paceline_cpu_set_isa(names.index(cap))
+    return names[level]
+
+
+def best_level(levels: Sequence[str]) -> str:
+    """Of the levels that a kernel has code for, the highest in use. One of them must be."""
+    names, machine = _level_names(), isa_levels()
+    cap = names.index(isa())
+    return max((level for level in levels if level in machine and names.index(level) <= cap), key=names.index)
+
+
+@cache
+def _level_names() -> list[str]:
+    """By number; the first is "none"."""
+    found: list[str] = []
+    while (name := library().paceline_cpu_isa_name(len(found))) is not None:
+        found.append(name.decode())
+    return found

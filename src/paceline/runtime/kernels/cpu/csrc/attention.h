@@ -61,7 +61,12 @@ struct AttentionLayer {
   float* out;
 };
 
-// Tile `tile` of KV head `head`. Needs AVX2, FMA and F16C.
-void attention_tile_avx2(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head);
+// Tile `tile` of KV head `head`. By level of instructions (isa.h), with the same bits.
+namespace avx2 {
+void attention_tile(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head);
+}
+namespace avx512 {
+void attention_tile(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head);
+}
 
 }  // namespace paceline

@@ -1,6 +1,6 @@
 // GGUF blocks into panels, and a row of a panel back into floats. Runs once for each weight (and once for each token of an
 // embedding), so it is plain code that any processor runs.
-#include "blocks.h"
+#include "bf16.h"
 
 #include <cstring>
 
@@ -41,31 +41,51 @@ CodePlace place_of(const BlockFormat& f, std::int64_t lane, int j) {
   return {step + lane % 8 * f.together + within, lane < 8 ? 0 : 4};
 }
 
+// A group of a panel: its scales, its codes, and which k of those codes is its first.
+struct Group {
+  std::int64_t head, codes, first;  // bytes from the panel's begin; k
+};
+
+Group group_at(WeightType type, const BlockFormat& f, std::int64_t k) {
+  const std::int64_t bytes = static_cast<std::int64_t>(group_bytes(f)), head = static_cast<std::int64_t>(head_bytes(f));
+  if (type < kFirstRows) return {k / f.group * bytes, k / f.group * bytes + head, 0};
+  const std::int64_t together = kUnit / f.group, unit = k / kUnit * together * bytes, within = k % kUnit;
+  return {unit + within / f.group * head, unit + together * head, within};
+}
+
+void put_code(WeightType type, const BlockFormat& f, std::uint8_t* codes, std::int64_t lane, std::int64_t k,
+              std::uint8_t code) {
+  if (type >= kFirstRows) return put_row_code(codes, f.bits, lane, k, code);
+  const CodePlace place = place_of(f, lane, static_cast<int>(k));
+  codes[place.byte] = static_cast<std::uint8_t>(codes[place.byte] | code << place.shift);
+}
+
+int code_at(WeightType type, const BlockFormat& f, const std::uint8_t* codes, std::int64_t lane, std::int64_t k) {
+  if (type >= kFirstRows) return row_code(codes, f.bits, lane, k);
+  const CodePlace place = place_of(f, lane, static_cast<int>(k));
+  const int byte = codes[place.byte];
+  return f.bits == 4 ? (byte >> place.shift) & 15 : byte;
+}
+
 // Where the panels of a weight are, and how to write one group of one output.
 struct Writer {
   std::uint8_t* packed;
+  WeightType type;
   BlockFormat format;
   std::int64_t num_inputs;
-
-  std::uint8_t* group_of(std::int64_t n, std::int64_t k) const {
-    const std::size_t groups = static_cast<std::size_t>(num_inputs / format.group);
-    return packed + (static_cast<std::size_t>(n / kPanel) * groups + static_cast<std::size_t>(k / format.group)) *
-                        group_bytes(format);
-  }
 
   // `scale` and `offset` point to scale_bytes each. `codes` around zero come signed.
   void write(std::int64_t n, std::int64_t k, const void* scale, const void* offset, const std::int8_t* codes) const {
     const std::int64_t lane = n % kPanel;
     const std::size_t size = static_cast<std::size_t>(format.scale_bytes);
-    std::uint8_t* at = group_of(n, k);
-    std::memcpy(at + size * static_cast<std::size_t>(lane), scale, size);
-    if (format.offset == Offset::kStored) std::memcpy(at + size * static_cast<std::size_t>(kPanel + lane), offset, size);
-    at += head_bytes(format);
-    for (int j = 0; j < format.group; ++j) {
-      const CodePlace place = place_of(format, lane, j);
-      const std::uint8_t code = static_cast<std::uint8_t>(codes[j] + format.centre);
-      at[place.byte] = static_cast<std::uint8_t>(at[place.byte] | code << place.shift);
-    }
+    std::uint8_t* panel = packed + static_cast<std::size_t>(n / kPanel) * panel_bytes(type, num_inputs);
+    const Group group = group_at(type, format, k);
+    std::uint8_t* head = panel + group.head;
+    std::memcpy(head + size * static_cast<std::size_t>(lane), scale, size);
+    if (format.offset == Offset::kStored) std::memcpy(head + size * static_cast<std::size_t>(kPanel + lane), offset, size);
+    for (int j = 0; j < format.group; ++j)
+      put_code(type, format, panel + group.codes, lane, group.first + j,
+               static_cast<std::uint8_t>(codes[j] + format.centre));
   }
 };
 
@@ -149,18 +169,18 @@ void pack_k6(const Writer& to, const std::uint8_t* block, std::int64_t n, std::i
 
 struct Source {
   std::int32_t ggml;
-  WeightType type, int8_type;
+  WeightType types[3];  // by Activations
   int weights, bytes;  // of a block
 };
 constexpr Source kSources[] = {
-    {kQ4_0, kHalf4Centred, kInt4Centred, 32, 18},
-    {kQ4_1, kHalf4Offset, kInt4Offset, 32, 20},
-    {kQ5_0, kHalf8, kInt5Centred, 32, 22},
-    {kQ5_1, kHalf8Offset, kInt5Offset, 32, 24},
-    {kQ8_0, kHalf8, kInt8Signed, 32, 34},
-    {kQ4_K, kFloat4Offset, kInt4FloatOffset, 256, 144},
-    {kQ5_K, kFloat8Offset, kInt5FloatOffset, 256, 176},
-    {kQ6_K, kFloat8By16, kInt6By16, 256, 210},
+    {kQ4_0, {kHalf4Centred, kInt4Centred, kRows4Centred}, 32, 18},
+    {kQ4_1, {kHalf4Offset, kInt4Offset, kRows4Offset}, 32, 20},
+    {kQ5_0, {kHalf8, kInt5Centred, kRows5Centred}, 32, 22},
+    {kQ5_1, {kHalf8Offset, kInt5Offset, kRows5Offset}, 32, 24},
+    {kQ8_0, {kHalf8, kInt8Signed, kRows8}, 32, 34},
+    {kQ4_K, {kFloat4Offset, kInt4FloatOffset, kRows4FloatOffset}, 256, 144},
+    {kQ5_K, {kFloat8Offset, kInt5FloatOffset, kRows5FloatOffset}, 256, 176},
+    {kQ6_K, {kFloat8By16, kInt6By16, kRows8By16}, 256, 210},
 };
 
 const Source* source_of(std::int32_t ggml) {
@@ -173,19 +193,20 @@ const Source* source_of(std::int32_t ggml) {
 
 std::size_t panel_bytes(WeightType type, std::int64_t num_inputs) {
   if (type < kFirstBlocks) return static_cast<std::size_t>(kPanel * num_inputs * (type == kFloat32 ? 4 : 2));
+  if (type >= kFirstRows) return static_cast<std::size_t>(num_units(num_inputs)) * unit_bytes(type);
   const BlockFormat format = block_format(type);
   return static_cast<std::size_t>(num_inputs / format.group) * group_bytes(format);
 }
 
-std::int32_t packed_type(std::int32_t ggml, bool int8) {
+std::int32_t packed_type(std::int32_t ggml, Activations activations) {
   const Source* source = source_of(ggml);
-  return source == nullptr ? -1 : int8 ? source->int8_type : source->type;
+  return source == nullptr ? -1 : source->types[activations];
 }
 
 void pack_blocks(const std::uint8_t* blocks, std::uint8_t* packed, std::int64_t first, std::int64_t num_rows,
                  std::int64_t num_inputs, std::int32_t ggml, WeightType type) {
   const Source& source = *source_of(ggml);
-  const Writer to{packed, block_format(type), num_inputs};
+  const Writer to{packed, type, block_format(type), num_inputs};
   for (std::int64_t n = first; n < first + num_rows; ++n)
     for (std::int64_t k = 0; k < num_inputs; k += source.weights, blocks += source.bytes) {
       if (ggml == kQ6_K)
@@ -198,29 +219,33 @@ void pack_blocks(const std::uint8_t* blocks, std::uint8_t* packed, std::int64_t 
 }
 
 void unpack_blocks(const std::uint8_t* packed, float* row, std::int64_t n, std::int64_t num_inputs, WeightType type) {
-  const BlockFormat f = block_format(type);
   const std::int64_t lane = n % kPanel;
-  const std::uint8_t* at = packed + static_cast<std::size_t>(n / kPanel) * panel_bytes(type, num_inputs);
-  const auto number = [&](std::int64_t index) {
-    if (f.scale_bytes == 2) return half_to_float(read_half(at + 2 * index));
-    float value;
-    std::memcpy(&value, at + 4 * index, 4);
-    return value;
-  };
+  const std::uint8_t* panel = packed + static_cast<std::size_t>(n / kPanel) * panel_bytes(type, num_inputs);
+  if (type == kRowsBFloat16) {
+    for (std::int64_t k = 0; k < num_inputs; ++k) {
+      const std::uint32_t bits =
+          static_cast<std::uint32_t>(read_half(panel + 2 * ((k / kUnit * kPanel + lane) * kUnit + k % kUnit))) << 16;
+      std::memcpy(row + k, &bits, 4);
+    }
+    return;
+  }
+  const BlockFormat f = block_format(type);
   for (std::int64_t k = 0; k < num_inputs; k += f.group) {
+    const Group group = group_at(type, f, k);
+    const auto number = [&](std::int64_t index) {
+      if (f.scale_bytes == 2) return half_to_float(read_half(panel + group.head + 2 * index));
+      float value;
+      std::memcpy(&value, panel + group.head + 4 * index, 4);
+      return value;
+    };
     const float scale = number(lane), offset = f.offset == Offset::kStored ? number(kPanel + lane) : 0.0f;
-    at += head_bytes(f);
     for (int j = 0; j < f.group; ++j) {
-      const CodePlace place = place_of(f, lane, j);
-      const int byte = at[place.byte];
-      const int code = f.bits == 4                  ? (byte >> place.shift) & 15
-                       : f.offset == Offset::kNone ? static_cast<std::int8_t>(byte)
-                                                   : byte;
+      const int byte = code_at(type, f, panel + group.codes, lane, group.first + j);
+      const int code = f.offset == Offset::kNone ? static_cast<std::int8_t>(byte) : byte;
       // rounded before an offset is added: this file is compiled without contraction
       const float product = scale * static_cast<float>(code - f.centre);
       row[k + j] = f.offset == Offset::kStored ? product + offset : product;
     }
-    at += group_bytes(f) - head_bytes(f);
   }
 }
 

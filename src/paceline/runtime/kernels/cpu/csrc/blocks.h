@@ -10,6 +10,8 @@
 //
 //           4 bits:  32 bytes for four k: k = j of output i in the low and of output i + 8 in the high half of byte 4 i + j
 //           8 bits:  64 bytes for four k: k = j of output i in byte 4 i + j
+//
+// Types for activations of bfloat16 have 32 k of an output beside each other: bf16.h says how.
 #pragma once
 
 #include "linear.h"
@@ -19,7 +21,7 @@ namespace paceline {
 enum class Offset { kNone, kStored, kCentred };  // centred: m = -centre d, which is exact
 
 struct BlockFormat {
-  int bits;         // that a code takes: 4, or 8
+  int bits;         // that a code takes: 4 or 8, in rows 5 too
   int group;        // weights that share a scale
   int scale_bytes;  // 2: half, 4: float
   Offset offset;
@@ -44,7 +46,14 @@ constexpr BlockFormat block_format(WeightType type) {
     case kInt4FloatOffset: return {4, 32, 4, Offset::kStored, 0, 4, 4};
     case kInt5FloatOffset: return {8, 32, 4, Offset::kStored, 0, 4, 5};
     case kInt6By16: return {8, 16, 4, Offset::kCentred, 32, 4, 6};
-    default: return {8, 16, 4, Offset::kNone};
+    case kRows4Centred: return {4, 32, 2, Offset::kCentred, 8};
+    case kRows4Offset: return {4, 32, 2, Offset::kStored};
+    case kRows5Centred: return {5, 32, 2, Offset::kCentred, 16};
+    case kRows5Offset: return {5, 32, 2, Offset::kStored};
+    case kRows8: return {8, 32, 2, Offset::kNone};
+    case kRows4FloatOffset: return {4, 32, 4, Offset::kStored};
+    case kRows5FloatOffset: return {5, 32, 4, Offset::kStored};
+    default: return {8, 16, 4, Offset::kNone};  // kFloat8By16, kRows8By16
   }
 }
 
@@ -61,10 +70,13 @@ constexpr std::size_t group_bytes(BlockFormat f) {
 // The GGUF types that can be packed, by their number there.
 enum GgmlType : std::int32_t { kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14 };
 
-// The type a GGUF type is packed as, for float activations or for those of 8 bits; -1: none.
-std::int32_t packed_type(std::int32_t ggml, bool int8);
+// What weights meet. The numbers are known to Python.
+enum Activations : std::int32_t { kFloatActivations = 0, kInt8Activations = 1, kBFloat16Activations = 2 };
 
-// Rows [first, first + num_rows) of a weight from their GGUF blocks, as `type`: one of the two of packed_type. `packed`
+// The type a GGUF type is packed as; -1: none.
+std::int32_t packed_type(std::int32_t ggml, Activations activations);
+
+// Rows [first, first + num_rows) of a weight from their GGUF blocks, as `type`: one of those of packed_type. `packed`
 // starts zeroed.
 void pack_blocks(const std::uint8_t* blocks, std::uint8_t* packed, std::int64_t first, std::int64_t num_rows,
                  std::int64_t num_inputs, std::int32_t ggml, WeightType type);

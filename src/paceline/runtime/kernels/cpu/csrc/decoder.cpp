@@ -74,6 +74,9 @@ struct Run {
     if (pass.steps[block.group]->kv_type == kKVInt8)
       write_kv_int8({kv, static_cast<char*>(block.kv), pass.slots[block.group], heads, d.head_dim, size, block.region},
                     pass.num_tokens, threads);
+    else if (pass.steps[block.group]->kv_type == kKVBFloat16)
+      write_kv_bf16(kv, static_cast<std::uint16_t*>(block.kv), pass.slots[block.group], pass.num_tokens, heads, d.head_dim,
+                    size, block.region);
     else
       write_kv(reinterpret_cast<const char*>(kv), static_cast<char*>(block.kv), pass.slots[block.group], pass.num_tokens,
                heads, d.head_dim * bytes, size * bytes, block.region * bytes);

@@ -15,7 +15,6 @@ struct NormTask {
   std::int64_t out_token_stride, out_head_stride;  // of out
   float eps;
 };
-void rms_norm_avx2(const NormTask& task, std::int64_t first, std::int64_t last);
 
 // Pairs (i, i + size / 2) of heads, in place: x * cos + (the other half) * sin. cos and sin are [tokens, size]; the first
 // half of sin carries the minus sign.
@@ -26,7 +25,6 @@ struct RopeTask {
   std::int64_t num_heads, size;  // size: a multiple of 16
   std::int64_t token_stride, head_stride, table_stride;
 };
-void rope_avx2(const RopeTask& task, std::int64_t first, std::int64_t last);
 
 // out = activation(gate) * up for tokens whose rows are [gate, up]; out is dense.
 enum Activation : std::int32_t { kSilu = 0, kGeluTanh = 1 };
@@ -36,9 +34,20 @@ struct GatedTask {
   std::int64_t size, token_stride;  // size: a multiple of 8
   Activation activation;
 };
-void gated_avx2(const GatedTask& task, std::int64_t first, std::int64_t last);
 
-// x += y for numbers [first, last).
-void add_avx2(float* x, const float* y, std::int64_t first, std::int64_t last);
+// By level of instructions (isa.h), with the same bits.
+#define PACELINE_ELEMENTWISE                                                       \
+  void rms_norm(const NormTask& task, std::int64_t first, std::int64_t last);      \
+  void rope(const RopeTask& task, std::int64_t first, std::int64_t last);          \
+  void gated(const GatedTask& task, std::int64_t first, std::int64_t last);        \
+  /* x += y for numbers [first, last) */                                           \
+  void add(float* x, const float* y, std::int64_t first, std::int64_t last);
+namespace avx2 {
+PACELINE_ELEMENTWISE
+}
+namespace avx512 {
+PACELINE_ELEMENTWISE
+}
+#undef PACELINE_ELEMENTWISE
 
 }  // namespace paceline

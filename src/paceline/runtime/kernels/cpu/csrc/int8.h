@@ -4,15 +4,22 @@
 // a = x * (127 / max|x|), rounded to the nearest with ties to even: -127..127, of that row alone. Groups whose largest
 // number is below kLeastMagnitude count as zero. One that is not finite makes d so, and with it every output of the row.
 //
-//   row:  for each group   codes[group]   d   d * sum(a) as a float if offsets are stored, else -centre * sum(a) as an integer
+// Quantised rows lie in blocks of some rows each, as many as a register tile has; the last block is filled up with rows of
+// zeros:
 //
-// Weights: blocks.h. An unsigned code meets a signed one in a multiplication of bytes that adds two products in 16 bits,
-// and runs of those are added in 16 bits before they are widened. Nothing saturates: see kRun in int8_tile_avx2.h.
+//   block:  for each group   codes[rows][group]   d[rows]   tail[rows]
 //
-//   S   = sum(code a) - centre sum(a)                          exact
+//   tail    d * sum(a) as a float if offsets are stored, else -shift * sum(a) as an integer (shift: code_shift)
+//
+// Weights: blocks.h. Codes that meet activations in the multiplication of an unsigned byte with a signed one are as they are
+// stored, and the tail takes their centre away: sum((code + shift) a) - shift sum(a). AVX2 adds two such products in 16 bits
+// and runs of those before they are widened; nothing saturates: see kRun in int8_tile_avx2.h. VNNI adds four in 32 bits.
+// AMX multiplies signed bytes, from which the centre is taken before.
+//
+//   S   = sum(q a), q = code - centre                          exact
 //   out = fma(d_w d_a, S, out), then fma(m_w, d_a sum(a), out) if offsets are stored      for group 0, 1, ... in turn
 //
-// So an output's bits depend on its row and its weights alone.
+// So an output's bits depend on its row and its weights alone: not on the level of instructions either.
 #pragma once
 
 #include "blocks.h"
@@ -20,18 +27,39 @@
 namespace paceline {
 
 constexpr float kLeastMagnitude = 1e-36f;  // 127 / max|x| must be finite
-constexpr std::size_t kRecordTail = 8;     // bytes behind the codes of a group
+constexpr std::size_t kRecordTail = 8;     // bytes that a row has in a group beside its codes
 
-// Bytes of a quantised row, a multiple of a cache line.
-constexpr std::size_t int8_row_bytes(WeightType type, std::int64_t num_inputs) {
-  const std::size_t group = static_cast<std::size_t>(block_format(type).group);
-  return (static_cast<std::size_t>(num_inputs) / group * (group + kRecordTail) + 63) / 64 * 64;
-}
+// What makes a code an unsigned byte when added to q.
+constexpr int code_shift(BlockFormat f) { return f.offset == Offset::kNone ? 128 : f.centre; }
 
-// Quantises rows [first, last) of the task into `rows`, int8_row_bytes apart.
-void quantise_rows_avx2(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last);
+// The rows of a product once quantised.
+struct Int8Rows {
+  int height;               // rows of a block
+  std::int64_t num_blocks;
+  std::size_t group_bytes;  // of a block
+  std::size_t block_bytes;  // a multiple of a cache line
+};
 
-// Panels [first, last) of the product, all rows, once all are quantised. Needs AVX2, FMA and F16C.
-void int8_panels_avx2(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last);
+// What computes a product. Functions need the instructions of their level; `last` is one past the last.
+struct Int8Kernel {
+  int most_rows;  // of a block
+  void (*quantise)(const LinearTask& task, const Int8Rows& rows, char* at, std::int64_t first_block, std::int64_t last);
+  void (*panels)(const LinearTask& task, const Int8Rows& rows, const char* at, std::int64_t first_panel,
+                 std::int64_t last);  // once all rows are quantised
+};
+
+// The kernel for so many rows of a type at the level of instructions in use.
+const Int8Kernel& int8_kernel(WeightType type, std::int64_t num_rows);
+
+Int8Rows int8_rows(const Int8Kernel& kernel, WeightType type, std::int64_t num_rows, std::int64_t num_inputs);
+
+void quantise_rows_avx2(const LinearTask&, const Int8Rows&, char*, std::int64_t, std::int64_t);
+void quantise_rows_avx512(const LinearTask&, const Int8Rows&, char*, std::int64_t, std::int64_t);
+void int8_panels_avx2(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);  // blocks of one row
+void int8_panels_avxvnni(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
+void int8_panels_vnni512(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
+void int8_panels_amx(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
+constexpr int kMostRowsAvxVnni = 6, kMostRowsVnni512 = 12, kMostRowsAmx = 16;
+constexpr int kLeastRowsAmx = 8;  // of a block; int8.cpp says from how many rows on tiles are used
 
 }  // namespace paceline

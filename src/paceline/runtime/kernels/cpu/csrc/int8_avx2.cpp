@@ -20,7 +20,7 @@ __m128i sixteen_codes(const float* x, __m256 factor, __m256i& sum) {
 }
 
 template <int group>
-void quantise_group(const float* x, char* record, Offset offset, int centre) {
+void quantise_group(const float* x, char* codes, char* scale, char* tail, BlockFormat f) {
   __m256i most = magnitudes(_mm256_loadu_ps(x));
   for (int i = 8; i < group; i += 8) most = _mm256_max_epi32(most, magnitudes(_mm256_loadu_ps(x + i)));
   float magnitude = largest(most);
@@ -29,26 +29,26 @@ void quantise_group(const float* x, char* record, Offset offset, int centre) {
   const __m256 factor = _mm256_set1_ps(zero ? 0.0f : 127.0f / magnitude);
   __m256i sum = _mm256_setzero_si256();
   for (int i = 0; i < group; i += 16)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(record + i), sixteen_codes(x + i, factor, sum));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), sixteen_codes(x + i, factor, sum));
   __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   const int all = _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
   const float d = magnitude / 127.0f, offset_factor = d * static_cast<float>(all);
   // unsigned: where numbers are not finite the sum may be anything
-  const std::uint32_t centred = static_cast<std::uint32_t>(all) * static_cast<std::uint32_t>(-centre);
-  std::memcpy(record + group, &d, 4);
-  if (offset == Offset::kStored)
-    std::memcpy(record + group + 4, &offset_factor, 4);
+  const std::uint32_t shifted = static_cast<std::uint32_t>(all) * static_cast<std::uint32_t>(-code_shift(f));
+  std::memcpy(scale, &d, 4);
+  if (f.offset == Offset::kStored)
+    std::memcpy(tail, &offset_factor, 4);
   else
-    std::memcpy(record + group + 4, &centred, 4);
+    std::memcpy(tail, &shifted, 4);
 }
 
 template <WeightType type, int height>
-void tile_of(std::int64_t rows, const LinearTask& task, const char* x, std::int64_t row, std::int64_t panel,
-             const char* weight, const char* ahead) {
+void tile_of(std::int64_t rows, const LinearTask& task, const char* x, std::size_t stride, std::int64_t row,
+             std::int64_t panel, const char* weight, const char* ahead) {
   if constexpr (height > 1)
-    if (rows < height) return tile_of<type, height - 1>(rows, task, x, row, panel, weight, ahead);
-  int8_tile<type, height>(task, x, row, panel, weight, ahead);
+    if (rows < height) return tile_of<type, height - 1>(rows, task, x, stride, row, panel, weight, ahead);
+  int8_tile<type, height>(task, x, stride, row, panel, weight, ahead);
 }
 
 // A panel stays in the cache while rows pass it, in tiles of nearly equal height, and the last tile fetches the next
@@ -56,9 +56,9 @@ void tile_of(std::int64_t rows, const LinearTask& task, const char* x, std::int6
 // them, unless inputs are so many that kBlockTiles tiles of rows do not fit (48 rows of 4 bits: some 8,700 inputs); those
 // are read from the next level.
 template <WeightType type>
-void panels_of(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
+void panels_of(const LinearTask& task, std::size_t stride, const char* rows, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kRows = Codes<type>::kRows;
-  const std::size_t panel_size = panel_bytes(type, task.num_inputs), stride = int8_row_bytes(type, task.num_inputs);
+  const std::size_t panel_size = panel_bytes(type, task.num_inputs);
   const std::int64_t most = std::max<std::int64_t>(kBlockTiles * kRows, static_cast<std::int64_t>(kBlockBytes / stride));
   const std::int64_t num_blocks = (task.num_rows + most - 1) / most;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
@@ -70,8 +70,8 @@ void panels_of(const LinearTask& task, const char* rows, std::int64_t first, std
       for (std::int64_t t = 0; t < num_tiles; ++t) {
         const std::int64_t row = begin + (end - begin) * t / num_tiles;
         const std::int64_t height = begin + (end - begin) * (t + 1) / num_tiles - row;
-        tile_of<type, kRows>(height, task, rows + stride * static_cast<std::size_t>(row), row, panel, weight,
-                             t + 1 == num_tiles ? next : nullptr);
+        tile_of<type, kRows>(height, task, rows + stride * static_cast<std::size_t>(row), stride, row, panel,
+                             weight, t + 1 == num_tiles ? next : nullptr);
       }
     }
   }
@@ -79,32 +79,40 @@ void panels_of(const LinearTask& task, const char* rows, std::int64_t first, std
 
 }  // namespace
 
-void quantise_rows_avx2(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last) {
+void quantise_rows_avx2(const LinearTask& task, const Int8Rows& rows, char* at, std::int64_t first, std::int64_t last) {
   const BlockFormat f = block_format(task.type);
-  const std::size_t stride = int8_row_bytes(task.type, task.num_inputs);
-  for (std::int64_t row = first; row < last; ++row) {
-    const float* x = task.x + row * task.x_stride;
-    char* record = rows + stride * static_cast<std::size_t>(row);
-    for (std::int64_t k = 0; k < task.num_inputs; k += f.group) {
-      if (f.group == 32)
-        quantise_group<32>(x + k, record, f.offset, f.centre);
-      else
-        quantise_group<16>(x + k, record, f.offset, f.centre);
-      record += static_cast<std::size_t>(f.group) + kRecordTail;
-    }
+  for (std::int64_t block = first; block < last; ++block) {
+    char* record = at + rows.block_bytes * static_cast<std::size_t>(block);
+    for (std::int64_t k = 0; k < task.num_inputs; k += f.group, record += rows.group_bytes)
+      for (int r = 0; r < rows.height; ++r) {
+        char *codes = record + r * f.group, *scale = record + rows.height * f.group + 4 * r;
+        char* tail = scale + 4 * rows.height;
+        const std::int64_t row = block * rows.height + r;
+        if (row >= task.num_rows) {
+          std::memset(codes, 0, static_cast<std::size_t>(f.group));
+          std::memset(scale, 0, 4);
+          std::memset(tail, 0, 4);
+        } else if (f.group == 32) {
+          quantise_group<32>(task.x + row * task.x_stride + k, codes, scale, tail, f);
+        } else {
+          quantise_group<16>(task.x + row * task.x_stride + k, codes, scale, tail, f);
+        }
+      }
   }
 }
 
-void int8_panels_avx2(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
+void int8_panels_avx2(const LinearTask& task, const Int8Rows& rows, const char* at, std::int64_t first,
+                      std::int64_t last) {
+  const std::size_t stride = rows.block_bytes;
   switch (task.type) {
-    case kInt4Centred: return panels_of<kInt4Centred>(task, rows, first, last);
-    case kInt4Offset: return panels_of<kInt4Offset>(task, rows, first, last);
-    case kInt5Centred: return panels_of<kInt5Centred>(task, rows, first, last);
-    case kInt5Offset: return panels_of<kInt5Offset>(task, rows, first, last);
-    case kInt8Signed: return panels_of<kInt8Signed>(task, rows, first, last);
-    case kInt4FloatOffset: return panels_of<kInt4FloatOffset>(task, rows, first, last);
-    case kInt5FloatOffset: return panels_of<kInt5FloatOffset>(task, rows, first, last);
-    default: return panels_of<kInt6By16>(task, rows, first, last);
+    case kInt4Centred: return panels_of<kInt4Centred>(task, stride, at, first, last);
+    case kInt4Offset: return panels_of<kInt4Offset>(task, stride, at, first, last);
+    case kInt5Centred: return panels_of<kInt5Centred>(task, stride, at, first, last);
+    case kInt5Offset: return panels_of<kInt5Offset>(task, stride, at, first, last);
+    case kInt8Signed: return panels_of<kInt8Signed>(task, stride, at, first, last);
+    case kInt4FloatOffset: return panels_of<kInt4FloatOffset>(task, stride, at, first, last);
+    case kInt5FloatOffset: return panels_of<kInt5FloatOffset>(task, stride, at, first, last);
+    default: return panels_of<kInt6By16>(task, stride, at, first, last);
   }
 }
 

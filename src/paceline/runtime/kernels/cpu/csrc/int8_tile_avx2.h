@@ -64,7 +64,7 @@ template <bool with_sign>
   return _mm256_broadcast_ss(reinterpret_cast<const float*>(at));
 }
 
-// One group of `rows` quantised rows, at `x` and `stride` bytes apart, times one panel.
+// One group of `rows` quantised rows, at `x` and `stride` bytes apart (blocks of one row), times one panel.
 template <WeightType type, int rows>
 [[gnu::always_inline]] inline void add_group(const char* x, std::size_t stride, const char* weight, Pair (&sum)[rows]) {
   using W = Codes<type>;
@@ -121,11 +121,10 @@ template <WeightType type, int rows>
 // One register tile: `rows` quantised rows at `x` times panel number `panel` at `weight`. `ahead`, if not null, is fetched
 // on the way: what the next tile reads.
 template <WeightType type, int rows>
-inline void int8_tile(const LinearTask& task, const char* x, std::int64_t row, std::int64_t panel, const char* weight,
-                      const char* ahead) {
+inline void int8_tile(const LinearTask& task, const char* x, std::size_t stride, std::int64_t row, std::int64_t panel,
+                      const char* weight, const char* ahead) {
   using W = Codes<type>;
   constexpr std::size_t kRecord = W::kGroup + kRecordTail;
-  const std::size_t stride = int8_row_bytes(type, task.num_inputs);
 
   // Every loop over rows and steps is unrolled: only constant indices let the compiler keep sums in registers.
   Pair sum[rows];

@@ -6,11 +6,11 @@
 //   float32:   panel[k][n], n = 0..15
 //   bfloat16:  panel[k][2 i + h] = weight of output i + 8 h, i = 0..7, h = 0..1: one 32-byte load, a shift and a mask give
 //              two vectors of eight floats
-//   blocks:    quantised weights, see blocks.h; those that meet activations of 8 bits, see int8.h
+//   blocks:    quantised weights, see blocks.h; those that meet activations of 8 bits, see int8.h, or of bfloat16, see bf16.h
 //
 // Every output is one chain of fused multiply-adds over k = 0..K-1, in that order, in one accumulator. So its bits depend
 // neither on the number of rows nor on how work is divided between threads, and a quantised weight gives the bits of the
-// float32 weight it stands for. (int8.h has an order of its own, with the same independence.)
+// float32 weight it stands for. (int8.h and bf16.h have orders of their own, with the same independence.)
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,6 @@
 namespace paceline {
 
 constexpr std::int64_t kPanel = 16;  // outputs of a panel
-constexpr int kMaxRows = 6;          // rows of a register tile: 6 x 16 sums fill 12 of 16 vector registers
 
 // How packed weights are stored. The numbers are known to Python.
 enum WeightType : std::int32_t {
@@ -43,6 +42,17 @@ enum WeightType : std::int32_t {
   kInt4FloatOffset = 14,  // w = d q + m                  d, m float    Q4_K
   kInt5FloatOffset = 15,  // w = d q + m                  d, m float    Q5_K
   kInt6By16 = 16,         // w = d (q - 32), groups of 16 d float       Q6_K
+  // For activations of bfloat16. The same numbers again, 32 k of an output beside each other.
+  kFirstRows = 17,
+  kRowsBFloat16 = 17,       // w bfloat16                                 weights that come as floats
+  kRows4Centred = 18,       // w = d (q - 8)                d half        Q4_0
+  kRows4Offset = 19,        // w = d q + m                  d, m half     Q4_1
+  kRows5Centred = 20,       // w = d (q - 16)               d half        Q5_0
+  kRows5Offset = 21,        // w = d q + m                  d, m half     Q5_1
+  kRows8 = 22,              // w = d q                      d half        Q8_0
+  kRows4FloatOffset = 23,   // w = d q + m                  d, m float    Q4_K
+  kRows5FloatOffset = 24,   // w = d q + m                  d, m float    Q5_K
+  kRows8By16 = 25,          // w = d q, groups of 16        d float       Q6_K
 };
 
 struct LinearTask {
@@ -61,7 +71,12 @@ struct LinearTask {
 // Bytes of one panel.
 std::size_t panel_bytes(WeightType type, std::int64_t num_inputs);
 
-// Panels [first, last) of the product, all rows. Needs AVX2, FMA and F16C.
-void linear_panels_avx2(const LinearTask& task, std::int64_t first, std::int64_t last);
+// Panels [first, last) of the product, all rows. By level of instructions (isa.h), with the same bits.
+namespace avx2 {
+void linear_panels(const LinearTask& task, std::int64_t first, std::int64_t last);
+}
+namespace avx512 {
+void linear_panels(const LinearTask& task, std::int64_t first, std::int64_t last);
+}
 
 }  // namespace paceline

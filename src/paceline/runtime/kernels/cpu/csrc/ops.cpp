@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bf16.h"
 #include "int8.h"
+#include "isa.h"
 #include "parallel.h"
 
 namespace paceline {
@@ -12,6 +14,12 @@ namespace {
 constexpr std::int64_t kProductsAlone = 1 << 16;   // multiply-adds that are not worth waking a thread
 constexpr std::int64_t kNumbersAlone = 1 << 15;    // numbers of anything else
 constexpr std::int64_t kPortionNumbers = 1 << 13;  // taken by a thread at once
+
+// The one of two functions with the same bits that suits the processor.
+template <typename Function>
+Function* at_level(Function* avx2, Function* avx512) {
+  return isa() >= kAvx512 ? avx512 : avx2;
+}
 
 // Rows of `size` numbers each.
 template <typename Work>
@@ -33,50 +41,74 @@ void share_panels(const LinearTask& task, int num_threads, const Work& work) {
 
 // Rows are quantised once for all panels. Their memory is the caller's, who counts it and knows what to do when there is
 // none: nothing is allocated here.
-void linear_int8(const LinearTask& task, char* rows, int num_threads) {
-  share_rows(task.num_rows, task.num_inputs, num_threads,
-             [&](std::int64_t first, std::int64_t last) { quantise_rows_avx2(task, rows, first, last); });
-  share_panels(task, num_threads,
-               [&](std::int64_t first, std::int64_t last) { int8_panels_avx2(task, rows, first, last); });
+void linear_int8(const LinearTask& task, char* scratch, int num_threads) {
+  if (task.num_rows == 0) return;
+  const Int8Kernel& kernel = int8_kernel(task.type, task.num_rows);
+  const Int8Rows rows = int8_rows(kernel, task.type, task.num_rows, task.num_inputs);
+  share_rows(rows.num_blocks, rows.height * task.num_inputs, num_threads, [&](std::int64_t first, std::int64_t last) {
+    kernel.quantise(task, rows, scratch, first, last);
+  });
+  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) {
+    kernel.panels(task, rows, scratch, first, last);
+  });
+}
+
+// So with rows rounded to bfloat16.
+void linear_bf16(const LinearTask& task, char* rows, int num_threads) {
+  const bool tiles = isa() >= kAmx;
+  const auto round = tiles ? round_blocks_amx : round_blocks_avx512bf16;
+  const auto panels = tiles ? bf16_panels_amx : bf16_panels_avx512bf16;
+  share_rows((task.num_rows + kBlockRows - 1) / kBlockRows, kBlockRows * task.num_inputs, num_threads,
+             [&](std::int64_t first, std::int64_t last) { round(task, rows, first, last); });
+  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { panels(task, rows, first, last); });
 }
 
 }  // namespace
 
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs) {
-  return type < kFirstInt8 ? 0 : num_rows * static_cast<std::int64_t>(int8_row_bytes(type, num_inputs));
+  if (type >= kFirstRows) return static_cast<std::int64_t>(bf16_rows_bytes(num_rows, num_inputs));
+  if (type < kFirstInt8 || num_rows == 0) return 0;
+  const Int8Rows rows = int8_rows(int8_kernel(type, num_rows), type, num_rows, num_inputs);
+  return rows.num_blocks * static_cast<std::int64_t>(rows.block_bytes);
 }
 
 void linear(const LinearTask& task, char* scratch, int num_threads) {
+  if (task.type >= kFirstRows) return linear_bf16(task, scratch, num_threads);
   if (task.type >= kFirstInt8) return linear_int8(task, scratch, num_threads);
-  share_panels(task, num_threads,
-               [&](std::int64_t first, std::int64_t last) { linear_panels_avx2(task, first, last); });
+  const auto run = at_level(avx2::linear_panels, avx512::linear_panels);
+  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void rms_norm(const NormTask& task, std::int64_t num_tokens, int num_threads) {
+  const auto run = at_level(avx2::rms_norm, avx512::rms_norm);
   share_rows(num_tokens * task.num_heads, task.size, num_threads,
-             [&](std::int64_t first, std::int64_t last) { rms_norm_avx2(task, first, last); });
+             [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void rope(const RopeTask& task, std::int64_t num_tokens, int num_threads) {
+  const auto run = at_level(avx2::rope, avx512::rope);
   share_rows(num_tokens, task.num_heads * task.size, num_threads,
-             [&](std::int64_t first, std::int64_t last) { rope_avx2(task, first, last); });
+             [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void gated(const GatedTask& task, std::int64_t num_tokens, int num_threads) {
+  const auto run = at_level(avx2::gated, avx512::gated);
   share_rows(num_tokens, 4 * task.size, num_threads,  // an exponential costs a few times what a product does
-             [&](std::int64_t first, std::int64_t last) { gated_avx2(task, first, last); });
+             [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 void add(float* x, const float* y, std::int64_t count, int num_threads) {
-  share_rows(count, 1, num_threads, [&](std::int64_t first, std::int64_t last) { add_avx2(x, y, first, last); });
+  const auto run = at_level(avx2::add, avx512::add);
+  share_rows(count, 1, num_threads, [&](std::int64_t first, std::int64_t last) { run(x, y, first, last); });
 }
 
 void attention(const AttentionStep& step, const AttentionLayer& layer) {
   const std::int64_t heads = step.num_kv_heads;
+  const auto run = at_level(avx2::attention_tile, avx512::attention_tile);
   // Tiles come with the most work first, so that threads end together.
   share(step.num_tiles * heads, 1, step.num_threads, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t item = first; item < last; ++item)
-      attention_tile_avx2(step, layer, item / heads, static_cast<int>(item % heads));
+      run(step, layer, item / heads, static_cast<int>(item % heads));
   });
 }
 
@@ -86,6 +118,21 @@ void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64
     for (std::int64_t h = 0; h < num_heads; ++h)
       std::memcpy(cache + h * region_stride + slots[t] * head_bytes, kv + t * token_stride + h * head_bytes,
                   static_cast<std::size_t>(head_bytes));
+}
+
+void write_kv_bf16(const float* kv, std::uint16_t* cache, const std::int64_t* slots, std::int64_t num_tokens,
+                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t region) {
+  for (std::int64_t t = 0; t < num_tokens; ++t)
+    for (std::int64_t h = 0; h < num_heads; ++h) {
+      const float* x = kv + t * token_stride + h * head_dim;
+      std::uint16_t* to = cache + h * region + slots[t] * head_dim;
+      for (std::int64_t i = 0; i < head_dim; ++i) {
+        std::uint32_t bits;
+        std::memcpy(&bits, x + i, sizeof(bits));
+        const std::uint32_t nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // ties to even
+        to[i] = static_cast<std::uint16_t>(x[i] == x[i] ? nearest : 0x7fc0);     // NaN must not become infinite
+      }
+    }
 }
 
 void write_kv_int8(const KVInt8Write& task, std::int64_t num_tokens, int num_threads) {

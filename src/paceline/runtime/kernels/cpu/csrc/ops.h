@@ -8,7 +8,7 @@
 
 namespace paceline {
 
-// Bytes of scratch memory that a product needs: rows rounded to 8 bits, for weights that meet those; else 0.
+// Bytes of scratch memory that a product needs: rows rounded to 8 bits or to bfloat16, for weights that meet those; else 0.
 std::int64_t linear_scratch(WeightType type, std::int64_t num_rows, std::int64_t num_inputs);
 
 // `scratch` holds linear_scratch(...) bytes.
@@ -23,6 +23,10 @@ void attention(const AttentionStep& step, const AttentionLayer& layer);
 // bytes apart and heads `region_stride` bytes. Slots are the engine's own: not checked.
 void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens, std::int64_t num_heads,
               std::int64_t head_bytes, std::int64_t token_stride, std::int64_t region_stride);
+
+// The same with rounding to bfloat16; strides in numbers.
+void write_kv_bf16(const float* kv, std::uint16_t* cache, const std::int64_t* slots, std::int64_t num_tokens,
+                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t region);
 
 // The same with rounding to 8 bits.
 void write_kv_int8(const KVInt8Write& task, std::int64_t num_tokens, int num_threads);

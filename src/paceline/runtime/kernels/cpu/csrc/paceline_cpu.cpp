@@ -1,5 +1,5 @@
 // The C interface of the library and of weights: packing, unpacking, rows.
-#include "blocks.h"
+#include "bf16.h"
 
 using namespace paceline;
 
@@ -31,12 +31,6 @@ extern "C" {
 // Digest of the sources this library was built from.
 const char* paceline_cpu_sources() { return SOURCE_DIGEST; }
 
-std::int32_t paceline_cpu_has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? 1 : 0;
-}
-
-std::int32_t paceline_cpu_has_avx512() { return __builtin_cpu_supports("avx512f") ? 1 : 0; }
-
 // Rows [first, first + num_rows) of a weight, from [num_rows, num_inputs] in the packed type. `packed` starts zeroed.
 void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std::int64_t num_rows,
                        std::int64_t num_inputs, std::int32_t type) {
@@ -47,11 +41,20 @@ void paceline_cpu_pack(const void* weight, void* packed, std::int64_t first, std
               num_inputs, type);
 }
 
-// The type that GGUF blocks of this kind are packed as, for float activations or for those of 8 bits; -1: they cannot be.
-std::int32_t paceline_cpu_packed_type(std::int32_t ggml, std::int32_t int8) { return packed_type(ggml, int8 != 0); }
+// The type that GGUF blocks of this kind are packed as, to meet `activations` (Activations); -1: they cannot be.
+std::int32_t paceline_cpu_packed_type(std::int32_t ggml, std::int32_t activations) {
+  return packed_type(ggml, static_cast<Activations>(activations));
+}
 
 std::int64_t paceline_cpu_panel_bytes(std::int32_t type, std::int64_t num_inputs) {
   return static_cast<std::int64_t>(panel_bytes(static_cast<WeightType>(type), num_inputs));
+}
+
+// Rows [first, first + num_rows) of a weight, from [num_rows, num_inputs] floats, rounded as kRowsBFloat16. `packed` starts
+// zeroed.
+void paceline_cpu_pack_bf16_rows(const void* weight, void* packed, std::int64_t first, std::int64_t num_rows,
+                                 std::int64_t num_inputs) {
+  pack_bf16_rows(static_cast<const float*>(weight), static_cast<std::uint8_t*>(packed), first, num_rows, num_inputs);
 }
 
 // Rows [first, first + num_rows) of a weight from their GGUF blocks, as `type`. `packed` starts zeroed.

@@ -1,4 +1,4 @@
-// Attention on AVX2 with FMA and F16C. Compiled with those instructions on; call it only where the processor has them.
+// Compiled once for AVX2 and once for AVX-512, with the same bits; call it only where the processor has the instructions.
 #include "attention.h"
 
 #include <algorithm>
@@ -7,57 +7,83 @@
 #include <limits>
 #include <type_traits>
 
-#include "exp_avx2.h"
+#include "exp.h"
 #include "kv_int8.h"
-#include "turn_avx2.h"
+#include "turn.h"
 
 namespace paceline {
+namespace PACELINE_LEVEL {
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-constexpr int kRows = 6;  // of a register tile: 6 x 16 sums fill 12 of 16 vector registers
+// Rows of a register tile, and vectors of sixteen values beside each other in it: 6 x 16 sums fill 12 of 16 registers of AVX2,
+// 12 x 32 fill 24 of 32 of AVX-512. Values that are not floats are widened once where more than kDirectRows rows read them.
+#ifdef __AVX512F__
+constexpr int kRows = 12, kVectors = 2, kDirectRows = 4;
+#else
+constexpr int kRows = 6, kVectors = 1, kDirectRows = 6;
+#endif
 
 // What a tile knows of its rows. Row r is query head r % per_kv of query r / per_kv.
 struct State {
   // Rows of head_dim numbers one after another: with a fixed stride of 1 KiB they would share a few sets of the cache.
-  alignas(32) float q[kTileRows * kMaxHeadDim];    // times the scale
-  alignas(32) float sum[kTileRows * kMaxHeadDim];  // weighted values
-  alignas(32) float keys[kMaxHeadDim][kKeys];     // of the group at work, turned
-  alignas(32) float values[kKeys * kMaxHeadDim];  // and widened, where many rows read them
-  alignas(32) float weight[kTileRows][kKeys];     // scores, then weights
-  alignas(32) float key_scale[kKeys], value_scale[kKeys];  // of the group at work, where codes have one
+  alignas(64) float q[kTileRows * kMaxHeadDim];    // times the scale
+  alignas(64) float sum[kTileRows * kMaxHeadDim];  // weighted values
+  alignas(64) float keys[kMaxHeadDim][kKeys];     // of the group at work, turned
+  alignas(64) float values[kKeys * kMaxHeadDim];  // and widened, where many rows read them
+  alignas(64) float weight[kTileRows][kKeys];     // scores, then weights
+  alignas(64) float key_scale[kKeys], value_scale[kKeys];  // of the group at work, where codes have one
   float peak[kTileRows], total[kTileRows], keep[kTileRows];
   std::int64_t position[kTileRows], lowest[kTileRows];  // the last and the first key that a row sees
 };
 
-template <typename T>
-[[gnu::always_inline]] inline __m256 load8(const T* at);
-template <>
-inline __m256 load8<float>(const float* at) {
-  return _mm256_loadu_ps(at);
-}
 struct BFloat16 {
   std::uint16_t bits;
 };
-template <>
-inline __m256 load8<BFloat16>(const BFloat16* at) {
-  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-}
 struct Float16 {
   std::uint16_t bits;
 };
-template <>
-inline __m256 load8<Float16>(const Float16* at) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
-}
 struct Int8 {
   std::int8_t code;  // times its record's scale
 };
-template <>
-inline __m256 load8<Int8>(const Int8* at) {
-  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at));
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+
+// Eight or sixteen numbers as floats.
+template <typename V>
+PACELINE_INLINE V widened(const float* at) {
+  return load<V>(at);
+}
+template <typename V>
+PACELINE_INLINE V widened(const BFloat16* at) {
+#ifdef __AVX512F__
+  if constexpr (kWidth<V> == 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))};
+  }
+#endif
+  if constexpr (kWidth<V> == 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16))};
+  } else {
+    return join(widened<Eight>(at), widened<Eight>(at + 8));
+  }
+}
+template <typename V>
+PACELINE_INLINE V widened(const Float16* at) {
+  if constexpr (kWidth<V> == 8)
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)))};
+  else
+    return join(widened<Eight>(at), widened<Eight>(at + 8));
+}
+template <typename V>
+PACELINE_INLINE V widened(const Int8* at) {
+#ifdef __AVX512F__
+  if constexpr (kWidth<V> == 16)
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))))};
+#endif
+  if constexpr (kWidth<V> == 8)
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))))};
+  else
+    return join(widened<Eight>(at), widened<Eight>(at + 8));
 }
 
 // Whether a head's numbers have a scale behind them, and how many elements that makes of them.
@@ -73,45 +99,31 @@ template <typename T>
 void turn_keys(const T* const (&key)[kKeys], int dim, State& state) {
   int begin = 0;
   if constexpr (kScaled<T>)
-    for (; begin + 32 <= dim; begin += 32) {
-      __m256i codes[kKeys];
-#pragma GCC unroll 16
-      for (int j = 0; j < kKeys; ++j)
-        codes[j] = key[j] == nullptr ? _mm256_setzero_si256()
-                                     : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(key[j] + begin));
-      turn_bytes(codes, state.keys[begin]);
-    }
-  for (int half = 0; half < kKeys; half += 8)
-    for (int d = begin; d < dim; d += 8) {
-      __m256 eight[8];
-#pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j)
-        eight[j] = key[half + j] == nullptr ? _mm256_setzero_ps() : load8<T>(key[half + j] + d);
-      turn8<kKeys>(eight, &state.keys[d][half]);
-    }
+    for (; begin + kTurnedBytes <= dim; begin += kTurnedBytes) turn_bytes(key, begin, state.keys[begin]);
+  for (; begin + 16 <= dim; begin += 16)
+    turn_sixteen([&](int j, auto width, int d) {
+      using V = decltype(width);
+      return key[j] == nullptr ? all<V>(0.0f) : widened<V>(key[j] + begin + d);
+    }, state.keys[begin]);
+  if (begin < dim)
+    turn_eight([&](int j) { return key[j] == nullptr ? all<Eight>(0.0f) : widened<Eight>(key[j] + begin); },
+               state.keys[begin]);
 }
 
 // Scores of `rows` rows from `first` on.
 template <int rows>
 void score(State& state, int first, int dim) {
-  __m256 low[rows], high[rows];
-#pragma GCC unroll 6
-  for (int r = 0; r < rows; ++r) low[r] = high[r] = _mm256_setzero_ps();
+  Sixteen sum[rows];
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) sum[r] = all<Sixteen>(0.0f);
   const float* q = state.q + first * dim;
   for (int d = 0; d < dim; ++d) {
-    const __m256 k_low = _mm256_load_ps(state.keys[d]), k_high = _mm256_load_ps(state.keys[d] + 8);
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; ++r) {
-      const __m256 value = _mm256_broadcast_ss(q + r * dim + d);
-      low[r] = _mm256_fmadd_ps(value, k_low, low[r]);
-      high[r] = _mm256_fmadd_ps(value, k_high, high[r]);
-    }
+    const Sixteen keys = load<Sixteen>(state.keys[d]);
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) sum[r] = fma(all<Sixteen>(q[r * dim + d]), keys, sum[r]);
   }
-#pragma GCC unroll 6
-  for (int r = 0; r < rows; ++r) {
-    _mm256_store_ps(state.weight[first + r], low[r]);
-    _mm256_store_ps(state.weight[first + r] + 8, high[r]);
-  }
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; ++r) store(state.weight[first + r], sum[r]);
 }
 
 // Scores become weights; the running maximum and sum follow. Keys [begin, end) of the group that starts at `base` exist.
@@ -127,90 +139,65 @@ void weigh(State& state, int row, std::int64_t base, int begin, int end, float s
     std::memset(at, 0, sizeof(state.weight[row]));
     return;
   }
-  __m256 low = _mm256_load_ps(at), high = _mm256_load_ps(at + 8);
-  if constexpr (kScaled<T>) {
-    low = _mm256_mul_ps(low, _mm256_load_ps(state.key_scale));
-    high = _mm256_mul_ps(high, _mm256_load_ps(state.key_scale + 8));
-  }
-  if (softcap != 0.0f) {
-    const __m256 cap = _mm256_set1_ps(softcap), part = _mm256_set1_ps(1.0f / softcap);
-    low = _mm256_mul_ps(cap, tanh8(_mm256_mul_ps(low, part)));
-    high = _mm256_mul_ps(cap, tanh8(_mm256_mul_ps(high, part)));
-  }
-  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), eight = _mm256_set1_epi32(8);
-  const __m256i from = _mm256_set1_epi32(static_cast<int>(lowest) - 1), to = _mm256_set1_epi32(static_cast<int>(past));
-  const auto seen = [&](__m256i lane) {
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(lane, from), _mm256_cmpgt_epi32(to, lane)));
-  };
-  const __m256 none = _mm256_set1_ps(kNothing);
-  low = _mm256_blendv_ps(none, low, seen(lanes));
-  high = _mm256_blendv_ps(none, high, seen(_mm256_add_epi32(lanes, eight)));
-  const float most = max8(_mm256_max_ps(low, high)), before = state.peak[row];
+  Sixteen score = load<Sixteen>(at);
+  if constexpr (kScaled<T>) score = score * load<Sixteen>(state.key_scale);
+  if (softcap != 0.0f) score = all<Sixteen>(softcap) * tanh_of(score * all<Sixteen>(1.0f / softcap));
+  score = between(static_cast<int>(lowest), static_cast<int>(past), score, all<Sixteen>(kNothing));
+  const float most = largest_of(score), before = state.peak[row];
   const float peak = most > before ? most : before;
-  const __m256 top = _mm256_set1_ps(peak);
-  low = exp8(_mm256_sub_ps(low, top));
-  high = exp8(_mm256_sub_ps(high, top));
-  const __m256 sum = _mm256_add_ps(low, high);
-  if constexpr (kScaled<T>) {
-    low = _mm256_mul_ps(low, _mm256_load_ps(state.value_scale));
-    high = _mm256_mul_ps(high, _mm256_load_ps(state.value_scale + 8));
-  }
-  _mm256_store_ps(at, low);
-  _mm256_store_ps(at + 8, high);
+  Sixteen weight = exp_of(score - all<Sixteen>(peak));
+  const float sum = sum_of(weight);
+  if constexpr (kScaled<T>) weight = weight * load<Sixteen>(state.value_scale);
+  store(at, weight);
   if (peak != before) state.keep[row] = before == kNothing ? 0.0f : std::exp(before - peak);
   state.peak[row] = peak;
-  state.total[row] = state.total[row] * state.keep[row] + sum8(sum);
+  state.total[row] = state.total[row] * state.keep[row] + sum;
 }
 
-// sum = sum * keep + weights * values for `rows` rows from `first` on, 8 * vectors numbers from `d` on.
-template <typename T, int rows, int vectors>
-[[gnu::always_inline]] inline void mix(State& state, const T* const (&value)[kKeys], int first, int dim, int d, int begin,
-                                       int end) {
+// sum = sum * keep + weights * values for `rows` rows from `first` on, `vectors` of V from `d` on.
+template <typename V, int rows, int vectors, typename T>
+PACELINE_INLINE void mix(State& state, const T* const (&value)[kKeys], int first, int dim, int d, int begin, int end) {
+  constexpr int kStep = kWidth<V>;
   float* at = state.sum + first * dim + d;
-  __m256 sum[rows][vectors];
-#pragma GCC unroll 6
+  V sum[rows][vectors];
+#pragma GCC unroll 16
   for (int r = 0; r < rows; ++r) {
-    const __m256 keep = _mm256_broadcast_ss(&state.keep[first + r]);
+    const V keep = all<V>(state.keep[first + r]);
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) sum[r][v] = _mm256_mul_ps(keep, _mm256_load_ps(at + r * dim + 8 * v));
+    for (int v = 0; v < vectors; ++v) sum[r][v] = keep * load<V>(at + r * dim + kStep * v);
   }
   for (int j = begin; j < end; ++j) {
-    __m256 part[vectors];
+    V part[vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) part[v] = load8<T>(value[j] + d + 8 * v);
-#pragma GCC unroll 6
+    for (int v = 0; v < vectors; ++v) part[v] = widened<V>(value[j] + d + kStep * v);
+#pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
-      const __m256 weight = _mm256_broadcast_ss(&state.weight[first + r][j]);
+      const V weight = all<V>(state.weight[first + r][j]);
 #pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v) sum[r][v] = _mm256_fmadd_ps(weight, part[v], sum[r][v]);
+      for (int v = 0; v < vectors; ++v) sum[r][v] = fma(weight, part[v], sum[r][v]);
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) _mm256_store_ps(at + r * dim + 8 * v, sum[r][v]);
+    for (int v = 0; v < vectors; ++v) store(at + r * dim + kStep * v, sum[r][v]);
 }
 
 template <int rows, typename T>
 void mix_rows(State& state, const T* const (&value)[kKeys], int first, int dim, int begin, int end) {
   int d = 0;
-  for (; d + 16 <= dim; d += 16) mix<T, rows, 2>(state, value, first, dim, d, begin, end);
-  if (d < dim) mix<T, rows, 1>(state, value, first, dim, d, begin, end);
+  for (; d + 16 * kVectors <= dim; d += 16 * kVectors)
+    mix<Sixteen, rows, kVectors>(state, value, first, dim, d, begin, end);
+  if (kVectors > 1 && d + 16 <= dim) mix<Sixteen, rows, 1>(state, value, first, dim, d, begin, end), d += 16;
+  if (d < dim) mix<Eight, rows, 1>(state, value, first, dim, d, begin, end);
 }
 
 // `call(std::integral_constant<int, n>, row)` for rows [first, last) in register tiles of n.
-template <typename Call>
+template <int most, typename Call>
 void in_tiles(int first, int last, const Call& call) {
-  int row = first;
-  for (; row + kRows <= last; row += kRows) call(std::integral_constant<int, kRows>{}, row);
-  switch (last - row) {
-    case 1: return call(std::integral_constant<int, 1>{}, row);
-    case 2: return call(std::integral_constant<int, 2>{}, row);
-    case 3: return call(std::integral_constant<int, 3>{}, row);
-    case 4: return call(std::integral_constant<int, 4>{}, row);
-    case 5: return call(std::integral_constant<int, 5>{}, row);
-    default: return;
-  }
+  for (; first + most <= last; first += most) call(std::integral_constant<int, most>{}, first);
+  if constexpr (most > 1)
+    if (first < last) in_tiles<most - 1>(first, last, call);
 }
 
 // Where the keys and values of one group lie. Null: outside [from, to).
@@ -261,21 +248,21 @@ void read_scales(const Group<T>& group, int dim, State& state) {
 // The values of a group into the sums of rows [first, last). Many rows read what is widened once.
 template <typename T>
 void mix_group(const Group<T>& group, int first, int last, int dim, State& state) {
-  const auto mix_all = [&](const auto& value) {
-    in_tiles(first, last, [&](auto rows, int row) { mix_rows<rows>(state, value, row, dim, group.from, group.to); });
-  };
   if constexpr (!std::is_same_v<T, float>) {
-    if (last - first > kRows) {
-      const float* wide[kKeys] = {};
+    if (last - first > kDirectRows) {
+      Group<float> wide{};
+      wide.from = group.from, wide.to = group.to;
       for (int j = group.from; j < group.to; ++j) {
         float* at = state.values + j * dim;
-        for (int d = 0; d < dim; d += 8) _mm256_store_ps(at + d, load8<T>(group.value[j] + d));
-        wide[j] = at;
+        by_register(dim, [&](auto width, std::int64_t d) { store(at + d, widened<decltype(width)>(group.value[j] + d)); });
+        wide.value[j] = at;
       }
-      return mix_all(wide);
+      return mix_group(wide, first, last, dim, state);
     }
   }
-  mix_all(group.value);
+  in_tiles<std::is_same_v<T, float> ? kRows : kDirectRows>(first, last, [&](auto rows, int row) {
+    mix_rows<rows>(state, group.value, row, dim, group.from, group.to);
+  });
 }
 
 // Rows [first, last) past keys [begin, end) of the sequence whose blocks are `table`.
@@ -294,7 +281,7 @@ void walk(const AttentionStep& step, State& state, const T* k, const T* v, const
     }
     if constexpr (kScaled<T>) read_scales(group, dim, state);
     turn_keys<T>(group.key, dim, state);
-    in_tiles(first, last, [&](auto rows, int row) { score<rows>(state, row, dim); });
+    in_tiles<kRows>(first, last, [&](auto rows, int row) { score<rows>(state, row, dim); });
     for (int row = first; row < last; ++row) weigh<T>(state, row, base, group.from, group.to, step.softcap);
     mix_group(group, first, last, dim, state);
   }
@@ -307,7 +294,6 @@ void one_tile(const AttentionStep& step, const AttentionLayer& layer, const Atte
   const T* k = static_cast<const T*>(layer.kv) + layer.region * head;
   const T* v = static_cast<const T*>(layer.kv) + layer.region * (step.num_kv_heads + head);
   const AttentionMember* members = step.members + tile.first_member;
-  const __m256 scale = _mm256_set1_ps(step.scale);
 
   int count = 0;
   for (int m = 0; m < tile.num_members; ++m)
@@ -316,8 +302,10 @@ void one_tile(const AttentionStep& step, const AttentionLayer& layer, const Atte
       const std::int64_t query = members[m].first_query + i, position = row.context + query;
       for (int g = 0; g < per_kv; ++g, ++count) {
         const float* q = layer.q + (row.first_token + query) * layer.q_stride + (head * per_kv + g) * dim;
-        for (int d = 0; d < dim; d += 8)
-          _mm256_store_ps(&state.q[count * dim + d], _mm256_mul_ps(scale, _mm256_loadu_ps(q + d)));
+        by_register(dim, [&](auto width, std::int64_t d) {
+          using V = decltype(width);
+          store(&state.q[count * dim + d], all<V>(step.scale) * load<V>(q + d));
+        });
         std::memset(state.sum + count * dim, 0, sizeof(float) * static_cast<std::size_t>(dim));
         state.peak[count] = kNothing;
         state.total[count] = 0.0f;
@@ -341,15 +329,17 @@ void one_tile(const AttentionStep& step, const AttentionLayer& layer, const Atte
       for (int g = 0; g < per_kv; ++g, ++at) {
         const std::int64_t token = step.rows[members[m].row].first_token + members[m].first_query + i;
         float* out = layer.out + (token * step.num_heads + head * per_kv + g) * dim;
-        const __m256 part = _mm256_set1_ps(1.0f / state.total[at]);
-        for (int d = 0; d < dim; d += 8)
-          _mm256_storeu_ps(out + d, _mm256_mul_ps(part, _mm256_load_ps(&state.sum[at * dim + d])));
+        const float part = 1.0f / state.total[at];
+        by_register(dim, [&](auto width, std::int64_t d) {
+          using V = decltype(width);
+          store(out + d, all<V>(part) * load<V>(&state.sum[at * dim + d]));
+        });
       }
 }
 
 }  // namespace
 
-void attention_tile_avx2(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head) {
+void attention_tile(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head) {
   switch (step.kv_type) {
     case kKVFloat32: return one_tile<float>(step, layer, step.tiles[tile], head);
     case kKVBFloat16: return one_tile<BFloat16>(step, layer, step.tiles[tile], head);
@@ -358,4 +348,5 @@ void attention_tile_avx2(const AttentionStep& step, const AttentionLayer& layer,
   }
 }
 
+}  // namespace PACELINE_LEVEL
 }  // namespace paceline
