@@ -3,9 +3,6 @@
     paceline serve -m smollm2-135m
     python benchmarks/external/bfcl_served.py DATA --url http://127.0.0.1:8000 [--num 400] [--temperature 0 1]
 
-Data: tools/*_answers.jsonl
-Needs: a running server
-
 DATA is a folder with BFCL files (see bfcl.py beside this). `--num` questions, spread evenly over all, are asked with
 `tool_choice: required` at each temperature. For each, it prints how many answers ended by themselves, how many of those
 have nothing but calls of the functions offered with arguments that their schemas allow, and which were cut (`length`).
