@@ -70,8 +70,12 @@ def main() -> int:
         comparison = Comparison(given, machine, [column for column in chosen if not column.missing()])
     except OtherSettingsError as error:
         raise SystemExit(str(error)) from None
+    status = 0
     if not given.show:
-        comparison.run()
+        try:
+            comparison.run()
+        except KeyboardInterrupt:
+            status = 130  # what was measured is kept and shown; the same command goes on
     shown, path = Shown(comparison), comparison.results.path
     print(shown.page())
     path.with_suffix(".md").write_text(shown.page() + "\n", encoding="utf-8")
@@ -80,7 +84,7 @@ def main() -> int:
         picture = given.svg or path.with_suffix(".svg")
         picture.write_text(drawing, encoding="utf-8")
         print(f"\nroofline: {picture}")
-    return 0
+    return status
 
 
 if __name__ == "__main__":
