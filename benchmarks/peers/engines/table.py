@@ -188,6 +188,7 @@ def page(
     """All tables, as Markdown. `same_file`: the peer that runs the very file that ours do."""
     known = latest(records)
     names = [*ours, *peers]
+    loads = [load for load in loads if by_round(known, load.name)]
     others = [*memory_rows(known, names, same_file), *online_rows(known, names)]
     rows = [*figure_rows(known, loads, names, limits), *([*row, ""] for row in others)]
     head = [
@@ -198,10 +199,9 @@ def page(
         *(f"{name} of limit" for name in ours),
         "it of limit",
     ]
-    parts = [
-        markdown(["", *names, "limit"], rows),
-        markdown(head, comparison_rows(known, loads, ours, peers, limits)),
-    ]
+    parts = [markdown(["", *names, "limit"], rows)] if rows else []
+    if loads:
+        parts.append(markdown(head, comparison_rows(known, loads, ours, peers, limits)))
     quality = [r for r in known if r["kind"] == "quality"]
     if quality:
         rows = [

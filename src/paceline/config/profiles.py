@@ -55,7 +55,7 @@ GOALS: dict[Profile, Goal] = {
         reuse=0.5,
         utilization={"cpu": 0.6, "cuda": 0.9},
         prefill_priority="decode_first",
-        scheduling_mode="auto",
+        scheduling_mode="fixed",
         saturate=False,
     ),
     "batch": Goal(
@@ -338,9 +338,7 @@ class _Resolver:
         """Whether targets and prices decide what a step takes. Raises ConfigError where that was set beside what it
         would decide."""
         s, value = self.config.scheduling, self.goal.scheduling_mode
-        reason = "classes of service have targets, and steps a predicted time"
-        if value == "fixed":
-            reason = "throughput or length counts; targets per token do not"
+        reason = "set it to auto where requests have latency targets: not every load gains"
         given = [f"{n}={v}" for n, v in (("batching", s.batching), ("prefill_priority", prefill_priority))]
         if s.batching != "continuous" or prefill_priority != "decode_first":
             value, reason = "fixed", f"{' and '.join(given)} say who is served first"

@@ -51,7 +51,7 @@ class PlanBuilder:
         self.charges = Charges(cost, life.queue) if settings.policy == "fair" else None
         self._decode_cut = False  # prefill_first: decode rows were left out of the last step
         self.room = Room(life, caps.layout)
-        self.slack = Slack(settings, cost) if settings.by_slack else None
+        self.slack = Slack(settings, cost, life) if settings.by_slack else None
         self.prefills = Prefills(settings, cost, life, self.room, self.slack)
         self._giving_way = GivingWay(cost, life)
 
@@ -95,6 +95,8 @@ class PlanBuilder:
         if not selection.decodes and not selection.prefills:
             assert not selection.admits
             return (empty_plan(self._life.step) if write else None), None
+        if self.slack is not None and selection.prefills:
+            self.slack.note_prompts(selection.prefills, now)
         return self._columns(selection)
 
     def _select_decodes(self, selection: Selection, now: float) -> list[RequestState]:

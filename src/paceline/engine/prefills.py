@@ -1,8 +1,7 @@
 """Who computes prompt positions in a step: requests that have begun, then new ones in the queue's order.
 
-Admission is by quote: what would be hit, what must be new. A request is let in when that fits to the end of its known
-tokens and leaves headroom; it waits when a row, blocks or tokens are missing, when another request is just computing
-its next block and waiting is cheaper, or when its call's first choice is computing their prompt.
+A request is let in when what it will not find in the cache fits to the end of its known tokens and leaves headroom. It
+waits when that, a row or tokens are missing, while another computes its next block or its call's prompt and that pays.
 """
 
 from __future__ import annotations

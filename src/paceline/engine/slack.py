@@ -16,25 +16,54 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 
 from paceline.contracts.ports import CostModel, StepShape
+from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.request_state import NO_ROW, Phase, RequestState
 from paceline.engine.settings import SchedulerSettings
 
 CATCH_UP = 0.9  # of its target: what a step may take while a row is behind, so that it catches up
+SPEND = 0.15  # of what a row will get ahead with the tokens it will likely still make: a step may spend so much of it
+LIKELY = 64  # tokens; or as many more as it has made, if those are more
 STEP_SHARE = 0.4  # of the tightest TTFT target asked for lately: who comes during a step waits for its end
 WINDOW_S = 10.0  # lately
+MOST_PROMPTS = 0.9  # of the time: rows get some of it in any case
 MOST_TARGETS = 16
 PREFILL_PACE = 2.5  # a prompt takes so many times its own price, for the rows that decode beside it
+
+
+class Share:
+    """The share of the last `WINDOW_S` seconds or more that went into something, from the times it did."""
+
+    def __init__(self) -> None:
+        self._began, self._spent_s, self._before_s = 0.0, 0.0, 0.0
+
+    def note(self, now: float, spent_s: float) -> None:
+        self._turn(now)
+        self._spent_s += spent_s
+
+    def share(self, now: float) -> float:
+        self._turn(now)
+        part = (now - self._began) / WINDOW_S
+        return (self._before_s * (1.0 - part) + self._spent_s) / WINDOW_S
+
+    def _turn(self, now: float) -> None:
+        if now - self._began < WINDOW_S:
+            return
+        near = now - self._began < 2 * WINDOW_S
+        self._before_s, self._spent_s = self._spent_s if near else 0.0, 0.0
+        self._began = self._began + WINDOW_S if near else now
 
 
 class Slack:
     """Asks the cost model; keeps nothing but the pace of the step that is planned."""
 
-    def __init__(self, settings: SchedulerSettings, cost: CostModel) -> None:
+    def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle) -> None:
+        self._life = life
         self._settings = settings
         self._cost = cost
         self.limit_s = inf  # of the step planned last: how long it may take
         self.is_pacing = False  # and that left it fewer prompt positions
         self.num_paced = 0  # steps so far
+        self.prompts = Share()  # of the time, that went into prompts
         self._ttft: dict[float, float] = {}  # TTFT targets, and when one was asked for last
 
     def set_targets(self, state: RequestState) -> None:
@@ -90,8 +119,7 @@ class Slack:
 
     def _rows_s(self, decodes: Sequence[RequestState], now: float) -> float:
         """How long the step may take for the sake of rows that can make their targets."""
-        limit = inf
-        hopeless: list[RequestState] | None = None
+        limit, step_s, later_s = inf, 0.0, 0.0
         for state in decodes:
             tpot = state.tpot_s
             if tpot == inf or state.row == NO_ROW or not state.timeline.chunks or state.is_lost(now):
@@ -99,25 +127,25 @@ class Slack:
             slack = state.token_due() - now
             if slack >= limit:
                 continue
-            if slack < CATCH_UP * tpot:
-                if hopeless is None:
-                    hopeless = self._hopeless(decodes, now)
-                if state in hopeless:
-                    continue
-                slack = CATCH_UP * tpot
-            limit = min(limit, slack)
+            if not later_s:
+                step_s, later_s = self._pace(decodes, now)
+            left = state.limit - state.known
+            if slack + (left - 1) * tpot < left * step_s:
+                continue  # it would miss its target even if these rows alone decoded from now on, to its limit
+            likely = min(left, max(state.output_tokens, LIKELY))
+            spare = slack + (likely - 1) * tpot - likely * later_s
+            limit = min(limit, max(slack, CATCH_UP * tpot, step_s + SPEND * spare))
         return limit
 
-    def _hopeless(self, decodes: Sequence[RequestState], now: float) -> list[RequestState]:
-        """Rows whose tokens would miss their target on average even if they alone decoded from now on, to their end."""
-        step_s = self._cost.step_ms(shape_of(decodes)) / 1e3
-        found = []
-        for state in decodes:
-            if state.tpot_s < inf and state.timeline.chunks and state.row != NO_ROW:
-                left = state.limit - state.known
-                if state.token_due() + (left - 1) * state.tpot_s < now + left * step_s:
-                    found.append(state)
-        return found
+    def _pace(self, decodes: Sequence[RequestState], now: float) -> tuple[float, float]:
+        """Seconds of a step of these rows, and of one when those that wait now are rows as well, and two more, beside
+        as many prompts as lately."""
+        context = sum(state.planned for state in decodes)
+        num, life = len(decodes), self._life
+        more = min(self._settings.max_num_seqs, len(life.running) + life.queue.num_requests + 2)
+        now_ms = self._cost.step_ms(decode_shape(num, context))
+        later_ms = self._cost.step_ms(decode_shape(more, context * more // num))
+        return now_ms / 1e3, later_ms / 1e3 / (1.0 - min(MOST_PROMPTS, self.prompts.share(now)))
 
     def budget(self, decodes: Sequence[RequestState], num_cached: int, most: int, now: float) -> int:
         """Prompt positions beside these rows, of at most `most`; `num_cached`: those before the first of them."""
@@ -130,6 +158,10 @@ class Slack:
         self.is_pacing = fit < most
         self.num_paced += self.is_pacing
         return max(fit, least)
+
+    def note_prompts(self, prefills: Sequence[tuple[RequestState, int]], now: float) -> None:
+        """These chunks are computed in a step that begins now."""
+        self.prompts.note(now, sum(self._cost.prefill_ms(count, state.planned) for state, count in prefills) / 1e3)
 
     def keeps_pace(self, running: Collection[RequestState], head: RequestState, now: float) -> bool:
         """Would all rows that can make their targets, and `head`, keep their pace with it as one more row? A late head

@@ -1,8 +1,7 @@
 """Many replicas behind a router, under a load, in virtual time: the event loop.
 
-Everything that happens is an event with a time; what one moment's events do, and in which order, depends on the load,
-the seed and the prices alone. The host's time is never read. One event per step of a replica, or per run of identical
-decode steps; per arrival; per client that leaves; per replica that fails or comes up.
+What happens is an event with a time: a step of a replica or a run of equal decode steps, an arrival, a client that
+leaves, a replica that fails or comes up. It depends on load, seed and prices alone, never on the host's time.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ NO_TARGETS = Slo()
 
 
 class Cluster:
-    """`make_replica(index)` builds a fresh engine. `on_end` is told of each request as it ends; nothing of it is kept
-    here, so memory does not grow with the length of a run."""
+    """`make_replica(index)` builds a fresh engine. `on_end` is told of each request as it ends and may forget it."""
 
     def __init__(
         self,

@@ -72,17 +72,8 @@ def without_releases(plan: StepPlan) -> bytes:
     return msgspec.structs.replace(plan, releases=np.empty(0, np.int32)).digest()
 
 
-@law
-@given(scripts())
-def test_a_run_that_was_jumped_is_the_same_as_step_by_step(script: tuple[dict[str, Any], list[Action]]) -> None:
-    options, actions = script
-    spec = replica_spec(**options)
-    slow = Played(spec, macro_steps=False).run(actions)
-    fast = Played(spec, macro_steps=True, check=True).run(actions)
-    assert fast.replica.num_steps == slow.replica.num_steps
-    assert fast.replica.busy_s == pytest.approx(slow.replica.busy_s, abs=1e-9)
-    for step, plan in fast.plans.items():
-        assert without_releases(plan) == without_releases(slow.plans[step]), step
+def same_story(fast: Played, slow: Played) -> None:
+    """What both tell of their requests, and the blocks they are left with."""
     assert fast.first_tokens == slow.first_tokens
     assert fast.left == slow.left
     assert fast.ends.keys() == slow.ends.keys()
@@ -102,7 +93,34 @@ def test_a_run_that_was_jumped_is_the_same_as_step_by_step(script: tuple[dict[st
             other.usage, kv_block_seconds=0.0
         )
     assert fast.replica.kv.stats() == slow.replica.kv.stats()
+
+
+@law
+@given(scripts())
+def test_a_run_that_was_jumped_is_the_same_as_step_by_step(script: tuple[dict[str, Any], list[Action]]) -> None:
+    options, actions = script
+    spec = replica_spec(**options)
+    slow = Played(spec, macro_steps=False).run(actions)
+    fast = Played(spec, macro_steps=True, check=True).run(actions)
+    assert fast.replica.num_steps == slow.replica.num_steps
+    assert fast.replica.busy_s == pytest.approx(slow.replica.busy_s, abs=1e-9)
+    for step, plan in fast.plans.items():
+        assert without_releases(plan) == without_releases(slow.plans[step]), step
+    same_story(fast, slow)
     assert len(fast.plans) <= len(slow.plans)
+
+
+@settings(law, max_examples=25)
+@given(scripts())
+def test_plans_that_are_not_written_down_do_the_same(script: tuple[dict[str, Any], list[Action]]) -> None:
+    options, actions = script
+    spec = replica_spec(**options)
+    slow = Played(spec, macro_steps=False).run(actions)
+    fast = Played(spec, macro_steps=True, write_plans=False, check=True).run(actions)
+    assert not fast.plans
+    assert fast.replica.num_steps == slow.replica.num_steps
+    assert fast.replica.busy_s == pytest.approx(slow.replica.busy_s, abs=1e-9)
+    same_story(fast, slow)
 
 
 def test_a_long_answer_alone_takes_two_events_beside_its_prompt() -> None:

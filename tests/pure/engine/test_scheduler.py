@@ -51,14 +51,14 @@ def test_a_step_touches_none_of_the_waiting_but_the_head() -> None:
     driver = Driver(max_rows=2).add(*(request(i, 5, 40) for i in range(2)))
     driver.step()
     driver.add(*(request(i, 5, 40) for i in range(2, 200)))
-    heap = driver.scheduler._queue._classes[0].queues[""]._heap
+    heap = driver.scheduler._queue._classes[0].queues[""]._behind
 
     class Poison:
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(f"{name} of a request in the queue was read")
 
     kept = list(heap)
-    heap[1:] = [(*entry[:3], Poison()) for entry in heap[1:]]  # type: ignore[misc]
+    heap[1:] = [(*entry[:-1], Poison()) for entry in heap[1:]]  # type: ignore[misc]
     for _ in range(20):
         assert driver.step().num_rows == 2
     heap[:] = kept

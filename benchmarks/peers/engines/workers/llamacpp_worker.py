@@ -112,7 +112,7 @@ def main():
     server.serve(1, 4096)
     build = subprocess.run([server.given["program"], "--version"], capture_output=True, text=True, check=False)
     words = (build.stderr + build.stdout).split("version:")[-1].split()
-    worker_loop.work(answers, server.generate, version=" ".join(words[:2]), prepare=server.prepare)
+    worker_loop.work(answers, server.generate, version=words[0], prepare=server.prepare)
     server.stop()
 
 
