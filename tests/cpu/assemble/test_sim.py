@@ -10,7 +10,7 @@ from tests.fakes.model_folder import write_model
 
 import paceline
 from paceline import hub
-from paceline.assemble import sim
+from paceline.assemble import sim_engine
 from paceline.assemble.sim import simulated_engine
 from paceline.assemble.step_cost import calibration_path, kv_bytes_per_token, save_calibration
 from paceline.config import load_config
@@ -44,7 +44,7 @@ def test_this_machines_own_times_are_found_and_those_of_another_model_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
-    monkeypatch.setattr(sim, "find_device", lambda _: (HERE, "float32"))
+    monkeypatch.setattr(sim_engine, "find_device", lambda _: (HERE, "float32"))
     config = load_config(None, {"model": str(folder)})
     counted = simulated_engine(config)
     assert counted.cost_source.startswith("counts over")
