@@ -30,6 +30,17 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_logits: int = 0  # positions whose logits are computed to report the prompt, not to draw
 
 
+def decoding_shape(num_rows: int, context_tokens: int) -> StepShape:
+    """One token for each of `num_rows` rows that hold `context_tokens` together."""
+    return StepShape(
+        num_tokens=num_rows,
+        num_rows=num_rows,
+        num_sampled=num_rows,
+        context_tokens=context_tokens,
+        attention_pairs=context_tokens + num_rows,
+    )
+
+
 def plan_shape(plan: StepPlan) -> StepShape:
     """The plan's size, unpadded. `attention_pairs`: a query at position p sees p + 1 keys (windows not counted)."""
     start, count = plan.start.astype(np.int64), plan.count.astype(np.int64)

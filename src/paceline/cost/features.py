@@ -13,7 +13,7 @@ Not in a shape, so not priced: windows (a sliding layer reads less than the cont
 
 from __future__ import annotations
 
-from paceline.contracts.ports import StepShape
+from paceline.contracts.ports import StepShape, decoding_shape
 
 KNOTS = (8, 32, 128, 512)  # positions at which the curve may bend
 NAMES = (
@@ -55,14 +55,7 @@ def features(shape: StepShape) -> tuple[float, ...]:
 
 def decode_shape(num_rows: int, context: int) -> StepShape:
     """One token for each of `num_rows` rows that hold `context` tokens each."""
-    total = num_rows * context
-    return StepShape(
-        num_tokens=num_rows,
-        num_rows=num_rows,
-        num_sampled=num_rows,
-        context_tokens=total,
-        attention_pairs=total + num_rows,
-    )
+    return decoding_shape(num_rows, num_rows * context)
 
 
 def prefill_shape(num_tokens: int, num_cached: int = 0, *, sampled: bool = True) -> StepShape:

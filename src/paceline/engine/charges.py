@@ -8,7 +8,7 @@ once. Whole numbers, so that many equal steps add up to the same in any grouping
 
 from __future__ import annotations
 
-from paceline.contracts.ports import CostModel, StepShape
+from paceline.contracts.ports import CostModel, decoding_shape
 from paceline.engine.plan_columns import RowColumns
 from paceline.engine.queue import WaitingQueue
 from paceline.engine.request_state import RequestState
@@ -49,17 +49,7 @@ class Charges:
 
     def _prices(self, num_rows: int) -> tuple[int, int]:
         """Picoseconds for a decoding row among so many, and for each token of context it holds."""
-        empty_ms = self._cost.step_ms(_decode_shape(num_rows, 0))
-        full_ms = self._cost.step_ms(_decode_shape(num_rows, _CONTEXT * num_rows))
+        empty_ms = self._cost.step_ms(decoding_shape(num_rows, 0))
+        full_ms = self._cost.step_ms(decoding_shape(num_rows, _CONTEXT * num_rows))
         row_ps = max(1, round(empty_ms * _PS_PER_MS / num_rows))
         return row_ps, max(0, round((full_ms - empty_ms) * _PS_PER_MS / (_CONTEXT * num_rows)))
-
-
-def _decode_shape(num_rows: int, context: int) -> StepShape:
-    return StepShape(
-        num_tokens=num_rows,
-        num_rows=num_rows,
-        num_sampled=num_rows,
-        context_tokens=context,
-        attention_pairs=context + num_rows,
-    )

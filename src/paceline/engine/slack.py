@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import inf
 
-from paceline.contracts.ports import CostModel, StepShape
+from paceline.contracts.ports import CostModel, StepShape, decoding_shape
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.request_state import NO_ROW, Phase, RequestState
 from paceline.engine.settings import SchedulerSettings
@@ -92,7 +92,7 @@ class Slack:
 
     def alone_ms(self, state: RequestState) -> float:
         """What a step takes that only makes this request's next token."""
-        return self._cost.step_ms(decode_shape(1, state.known))
+        return self._cost.step_ms(decoding_shape(1, state.known))
 
     def note(self, state: RequestState, now: float) -> None:
         """It was taken in: others of its kind may come."""
@@ -143,8 +143,8 @@ class Slack:
         context = sum(state.planned for state in decodes)
         num, life = len(decodes), self._life
         more = min(self._settings.max_num_seqs, len(life.running) + life.queue.num_requests + 2)
-        now_ms = self._cost.step_ms(decode_shape(num, context))
-        later_ms = self._cost.step_ms(decode_shape(more, context * more // num))
+        now_ms = self._cost.step_ms(decoding_shape(num, context))
+        later_ms = self._cost.step_ms(decoding_shape(more, context * more // num))
         return now_ms / 1e3, later_ms / 1e3 / (1.0 - min(MOST_PROMPTS, self.prompts.share(now)))
 
     def budget(self, decodes: Sequence[RequestState], num_cached: int, most: int, now: float) -> int:
@@ -176,7 +176,7 @@ class Slack:
                 tightest = state.tpot_s
             context += state.known
             num += 1
-        return tightest == inf or num == 1 or self._cost.step_ms(decode_shape(num, context)) <= 1e3 * tightest
+        return tightest == inf or num == 1 or self._cost.step_ms(decoding_shape(num, context)) <= 1e3 * tightest
 
     def take_part(self, decodes: list[RequestState], now: float) -> list[RequestState]:
         """The rows that decode in this step: those that have missed their targets skip it where the others could not
@@ -211,17 +211,6 @@ class Slack:
         return late, state.arrival if late else state.rank
 
 
-def decode_shape(num_rows: int, context: int) -> StepShape:
-    """One token for each of `num_rows` rows that hold `context` tokens together."""
-    return StepShape(
-        num_tokens=num_rows,
-        num_rows=num_rows,
-        num_sampled=num_rows,
-        context_tokens=context,
-        attention_pairs=context + num_rows,
-    )
-
-
 def shape_of(decodes: Sequence[RequestState]) -> StepShape:
     """The step of these rows alone."""
-    return decode_shape(len(decodes), sum(state.planned for state in decodes))
+    return decoding_shape(len(decodes), sum(state.planned for state in decodes))

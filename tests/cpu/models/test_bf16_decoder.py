@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.cpu.models.families import FAMILIES, hf_model, ours
 from tests.cpu.models.test_batch_invariance import check
-from tests.cpu.models.test_whole_decoder import logits_of
+from tests.cpu.models.test_whole_decoder import check_bits_of_one_by_one, logits_of
 
 from paceline.runtime.kernels.cpu import native
 from paceline.runtime.models import Model
@@ -25,14 +25,7 @@ def made(name: str, *, rounds: bool = False) -> Model:
 @pytest.mark.parametrize("rounds", [False, True], ids=["floats", "blocks"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_it_has_the_bits_of_blocks_run_one_by_one(name: str, rounds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made(name, rounds=rounds)
-    whole = logits_of(model)
-    assert type(model._whole).__name__ == "NativeDecoder"
-    monkeypatch.setattr(Model, "_find_whole", lambda _: None)
-    one_by_one = logits_of(model)
-    assert model._whole is None
-    for got, expected in zip(whole, one_by_one, strict=True):
-        assert torch.equal(got, expected)
+    check_bits_of_one_by_one(made(name, rounds=rounds), monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "gemma3"])

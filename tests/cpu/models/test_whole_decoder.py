@@ -31,9 +31,7 @@ def logits_of(model: Model, kv_dtype: torch.dtype | None = None) -> list[torch.T
     return found
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_it_has_the_bits_of_blocks_run_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ours(hf_model(name), numerics="fast")
+def check_bits_of_one_by_one(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = logits_of(model)
     assert type(model._whole).__name__ == "NativeDecoder"
     monkeypatch.setattr(Model, "_find_whole", lambda _: None)
@@ -42,6 +40,11 @@ def test_it_has_the_bits_of_blocks_run_one_by_one(name: str, monkeypatch: pytest
     assert len(whole) == len(one_by_one) == 9
     for got, expected in zip(whole, one_by_one, strict=True):
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_has_the_bits_of_blocks_run_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_bits_of_one_by_one(ours(hf_model(name), numerics="fast"), monkeypatch)
 
 
 @pytest.mark.skipif(bool(why_not()) or not multiplies_bf16(), reason="this CPU has no products of bfloat16")

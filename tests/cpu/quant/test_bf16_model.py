@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cpu.quant.test_gguf_model import PROMPTS, tokenizer, write_llama
-from tests.cpu.quant.test_int8_model import SIZES, config
+from tests.cpu.quant.test_gguf_model import tokenizer, write_llama
+from tests.cpu.quant.test_int8_model import check_texts_are_their_own, config
 from tests.fakes.model_folder import write_model
 
-from paceline import LLM, SamplingParams
 from paceline.assemble.core import build_core
 from paceline.assemble.plan import kept_bytes
 from paceline.assemble.weights import find_weight_method
@@ -27,21 +26,7 @@ needs_products = pytest.mark.skipif(bool(lacking), reason=lacking)
 
 @needs_products
 def test_a_text_does_not_depend_on_the_texts_beside_it(tmp_path: Path, tokenizer: str) -> None:
-    path = tmp_path / "m.gguf"
-    write_llama(path, "Q4_1", tied=True)
-    options = {
-        "dtype": "float32",
-        "activation_dtype": "bfloat16",
-        "tokenizer": tokenizer,
-        "enable_prefix_caching": False,
-    }
-    with LLM(str(path), **options, **SIZES) as llm:
-        params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=1)
-        together = [result.outputs[0] for result in llm.generate(PROMPTS, params)]
-        alone = [llm.generate([prompt], params)[0].outputs[0] for prompt in PROMPTS]
-    assert len({tuple(output.token_ids) for output in together}) == len(PROMPTS)
-    assert [output.token_ids for output in together] == [output.token_ids for output in alone]
-    assert [output.logprobs for output in together] == [output.logprobs for output in alone]
+    check_texts_are_their_own(tmp_path / "m.gguf", tokenizer, "bfloat16")
 
 
 @needs_products

@@ -25,18 +25,22 @@ needs_library = pytest.mark.skipif(bool(native.why_not()), reason=native.why_not
 SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "prefill_chunk_tokens": 32, "expected_context": 128}
 
 
-@needs_library
-def test_a_text_does_not_depend_on_the_texts_beside_it(tmp_path: Path, tokenizer: str) -> None:
-    path = tmp_path / "m.gguf"
+def check_texts_are_their_own(path: Path, tokenizer: str, activation_dtype: str) -> None:
+    """No text depends on the texts beside it."""
     write_llama(path, "Q4_1", tied=True)
-    options = {"dtype": "float32", "activation_dtype": "int8", "tokenizer": tokenizer, "enable_prefix_caching": False}
-    with LLM(str(path), **options, **SIZES) as llm:
+    options = {"dtype": "float32", "activation_dtype": activation_dtype, "enable_prefix_caching": False}
+    with LLM(str(path), tokenizer=tokenizer, **options, **SIZES) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=1)
         together = [result.outputs[0] for result in llm.generate(PROMPTS, params)]
         alone = [llm.generate([prompt], params)[0].outputs[0] for prompt in PROMPTS]
     assert len({tuple(output.token_ids) for output in together}) == len(PROMPTS)
     assert [output.token_ids for output in together] == [output.token_ids for output in alone]
     assert [output.logprobs for output in together] == [output.logprobs for output in alone]
+
+
+@needs_library
+def test_a_text_does_not_depend_on_the_texts_beside_it(tmp_path: Path, tokenizer: str) -> None:
+    check_texts_are_their_own(tmp_path / "m.gguf", tokenizer, "int8")
 
 
 def config(path: Path, tokenizer: str, **options: Any) -> EngineConfig:

@@ -232,20 +232,6 @@ void panels_of(const LinearTask& task, const char* rows, std::int64_t first, std
   many_rows<type>(task, rows, first, last);
 }
 
-void panels_of_type(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
-  switch (task.type) {
-    case kRowsBFloat16: return panels_of<kRowsBFloat16>(task, rows, first, last);
-    case kRows4Centred: return panels_of<kRows4Centred>(task, rows, first, last);
-    case kRows4Offset: return panels_of<kRows4Offset>(task, rows, first, last);
-    case kRows5Centred: return panels_of<kRows5Centred>(task, rows, first, last);
-    case kRows5Offset: return panels_of<kRows5Offset>(task, rows, first, last);
-    case kRows8: return panels_of<kRows8>(task, rows, first, last);
-    case kRows4FloatOffset: return panels_of<kRows4FloatOffset>(task, rows, first, last);
-    case kRows5FloatOffset: return panels_of<kRows5FloatOffset>(task, rows, first, last);
-    default: return panels_of<kRows8By16>(task, rows, first, last);
-  }
-}
-
 }  // namespace
 
 void round_blocks_amx(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last) {
@@ -279,7 +265,7 @@ void round_blocks_amx(const LinearTask& task, char* rows, std::int64_t first, st
 
 void bf16_panels_amx(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
   if (task.num_rows == 0) return;
-  panels_of_type(task, rows, first, last);
+  at_type(task.type, [&](auto type) { panels_of<type()>(task, rows, first, last); });
   _tile_release();  // else the system would save and restore the tiles whenever the thread loses its core
 }
 

@@ -144,17 +144,7 @@ void round_blocks_avx512bf16(const LinearTask& task, char* rows, std::int64_t fi
 }
 
 void bf16_panels_avx512bf16(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
-  switch (task.type) {
-    case kRowsBFloat16: return panels_of<kRowsBFloat16>(task, rows, first, last);
-    case kRows4Centred: return panels_of<kRows4Centred>(task, rows, first, last);
-    case kRows4Offset: return panels_of<kRows4Offset>(task, rows, first, last);
-    case kRows5Centred: return panels_of<kRows5Centred>(task, rows, first, last);
-    case kRows5Offset: return panels_of<kRows5Offset>(task, rows, first, last);
-    case kRows8: return panels_of<kRows8>(task, rows, first, last);
-    case kRows4FloatOffset: return panels_of<kRows4FloatOffset>(task, rows, first, last);
-    case kRows5FloatOffset: return panels_of<kRows5FloatOffset>(task, rows, first, last);
-    default: return panels_of<kRows8By16>(task, rows, first, last);
-  }
+  at_type(task.type, [&](auto type) { panels_of<type()>(task, rows, first, last); });
 }
 
 }  // namespace paceline

@@ -6,6 +6,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "bf16.h"
 
 namespace paceline {
@@ -127,6 +129,22 @@ template <WeightType type, typename Take>
 template <WeightType type>
 [[gnu::always_inline]] inline void store_unit(const char* unit, char* rows) {
   widen_unit<type>(unit, [rows](int i, __m512i row) { _mm512_store_si512(rows + 64 * i, row); });
+}
+
+// work(a compile-time number equal to `type`).
+template <class Work>
+void at_type(WeightType type, const Work& work) {
+  switch (type) {
+    case kRowsBFloat16: return work(std::integral_constant<WeightType, kRowsBFloat16>{});
+    case kRows4Centred: return work(std::integral_constant<WeightType, kRows4Centred>{});
+    case kRows4Offset: return work(std::integral_constant<WeightType, kRows4Offset>{});
+    case kRows5Centred: return work(std::integral_constant<WeightType, kRows5Centred>{});
+    case kRows5Offset: return work(std::integral_constant<WeightType, kRows5Offset>{});
+    case kRows8: return work(std::integral_constant<WeightType, kRows8>{});
+    case kRows4FloatOffset: return work(std::integral_constant<WeightType, kRows4FloatOffset>{});
+    case kRows5FloatOffset: return work(std::integral_constant<WeightType, kRows5FloatOffset>{});
+    default: return work(std::integral_constant<WeightType, kRows8By16>{});
+  }
 }
 
 }  // namespace

@@ -22,6 +22,8 @@
 // So an output's bits depend on its row and its weights alone: not on the level of instructions either.
 #pragma once
 
+#include <type_traits>
+
 #include "blocks.h"
 
 namespace paceline {
@@ -61,5 +63,24 @@ void int8_panels_vnni512(const LinearTask&, const Int8Rows&, const char*, std::i
 void int8_panels_amx(const LinearTask&, const Int8Rows&, const char*, std::int64_t, std::int64_t);
 constexpr int kMostRowsAvxVnni = 6, kMostRowsVnni512 = 12, kMostRowsAmx = 16;
 constexpr int kLeastRowsAmx = 8;  // of a block; int8.cpp says from how many rows on tiles are used
+
+namespace {  // a copy for each unit: they are compiled for different processors
+
+// work(a compile-time number equal to `type`).
+template <class Work>
+auto at_type(WeightType type, const Work& work) {
+  switch (type) {
+    case kInt4Centred: return work(std::integral_constant<WeightType, kInt4Centred>{});
+    case kInt4Offset: return work(std::integral_constant<WeightType, kInt4Offset>{});
+    case kInt5Centred: return work(std::integral_constant<WeightType, kInt5Centred>{});
+    case kInt5Offset: return work(std::integral_constant<WeightType, kInt5Offset>{});
+    case kInt8Signed: return work(std::integral_constant<WeightType, kInt8Signed>{});
+    case kInt4FloatOffset: return work(std::integral_constant<WeightType, kInt4FloatOffset>{});
+    case kInt5FloatOffset: return work(std::integral_constant<WeightType, kInt5FloatOffset>{});
+    default: return work(std::integral_constant<WeightType, kInt6By16>{});
+  }
+}
+
+}  // namespace
 
 }  // namespace paceline

@@ -104,16 +104,7 @@ void quantise_rows_avx2(const LinearTask& task, const Int8Rows& rows, char* at, 
 void int8_panels_avx2(const LinearTask& task, const Int8Rows& rows, const char* at, std::int64_t first,
                       std::int64_t last) {
   const std::size_t stride = rows.block_bytes;
-  switch (task.type) {
-    case kInt4Centred: return panels_of<kInt4Centred>(task, stride, at, first, last);
-    case kInt4Offset: return panels_of<kInt4Offset>(task, stride, at, first, last);
-    case kInt5Centred: return panels_of<kInt5Centred>(task, stride, at, first, last);
-    case kInt5Offset: return panels_of<kInt5Offset>(task, stride, at, first, last);
-    case kInt8Signed: return panels_of<kInt8Signed>(task, stride, at, first, last);
-    case kInt4FloatOffset: return panels_of<kInt4FloatOffset>(task, stride, at, first, last);
-    case kInt5FloatOffset: return panels_of<kInt5FloatOffset>(task, stride, at, first, last);
-    default: return panels_of<kInt6By16>(task, stride, at, first, last);
-  }
+  at_type(task.type, [&](auto type) { panels_of<type()>(task, stride, at, first, last); });
 }
 
 }  // namespace paceline

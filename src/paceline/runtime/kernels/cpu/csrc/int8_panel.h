@@ -168,20 +168,5 @@ PACELINE_INLINE auto at_height(int height, const Work& work) {
   return work(std::integral_constant<int, most>{});
 }
 
-// work(a compile-time number equal to `type`).
-template <class Work>
-auto at_type(WeightType type, const Work& work) {
-  switch (type) {
-    case kInt4Centred: return work(std::integral_constant<WeightType, kInt4Centred>{});
-    case kInt4Offset: return work(std::integral_constant<WeightType, kInt4Offset>{});
-    case kInt5Centred: return work(std::integral_constant<WeightType, kInt5Centred>{});
-    case kInt5Offset: return work(std::integral_constant<WeightType, kInt5Offset>{});
-    case kInt8Signed: return work(std::integral_constant<WeightType, kInt8Signed>{});
-    case kInt4FloatOffset: return work(std::integral_constant<WeightType, kInt4FloatOffset>{});
-    case kInt5FloatOffset: return work(std::integral_constant<WeightType, kInt5FloatOffset>{});
-    default: return work(std::integral_constant<WeightType, kInt6By16>{});
-  }
-}
-
 }  // namespace
 }  // namespace paceline

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "int8.h"
-#include "tile_avx2.h"
+#include "tile.h"
 
 namespace paceline {
 namespace {
@@ -66,7 +66,7 @@ template <bool with_sign>
 
 // One group of `rows` quantised rows, at `x` and `stride` bytes apart (blocks of one row), times one panel.
 template <WeightType type, int rows>
-[[gnu::always_inline]] inline void add_group(const char* x, std::size_t stride, const char* weight, Pair (&sum)[rows]) {
+[[gnu::always_inline]] inline void add_group(const char* x, std::size_t stride, const char* weight, Sixteen (&sum)[rows]) {
   using W = Codes<type>;
   const __m256i ones = _mm256_set1_epi16(1);
   typename W::Step total[rows];
@@ -97,8 +97,8 @@ template <WeightType type, int rows>
                                                sum_here(_mm256_add_epi32(total[r].high, wide.high))};
     }
   }
-  const Pair scale = numbers<W::kScaleBytes>(weight);
-  Pair offset{};
+  const Sixteen scale = numbers<W::kScaleBytes>(weight);
+  Sixteen offset{};
   if constexpr (W::kStored) offset = numbers<W::kScaleBytes>(weight + kPanel * W::kScaleBytes);
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
@@ -127,7 +127,7 @@ inline void int8_tile(const LinearTask& task, const char* x, std::size_t stride,
   constexpr std::size_t kRecord = W::kGroup + kRecordTail;
 
   // Every loop over rows and steps is unrolled: only constant indices let the compiler keep sums in registers.
-  Pair sum[rows];
+  Sixteen sum[rows];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) sum[r] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
 
