@@ -66,6 +66,13 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+def _without_waiting(config: EngineConfig) -> EngineConfig:
+    """A profile may hold requests back for company; here all that will come is there when the engine steps."""
+    if config.scheduling.max_wait_ms is not None:
+        return config
+    return msgspec.structs.replace(config, scheduling=msgspec.structs.replace(config.scheduling, max_wait_ms=0.0))
+
+
 class LLM:
     """One model, ready.
 
@@ -88,7 +95,7 @@ class LLM:
             config = load_config(flags=({} if model is None else {"model": model}) | options)
         elif model is not None or options:
             raise RequestError("give a config or options, not both", param="config", seen=sorted(options) or model)
-        self._engine: Engine = build_engine(config, on_phase=on_phase)
+        self._engine: Engine = build_engine(_without_waiting(config), on_phase=on_phase)
         self.client = self._engine.client
         self._ids = itertools.count(1)
         self._takers: dict[int, Callable[[RequestOutput], None]] = {}  # by request id, those not ended

@@ -8,6 +8,7 @@ depth would pay; `device_feedback` is off until that is built, and nothing here 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import msgspec
@@ -17,8 +18,11 @@ from paceline.contracts.kv import KVLayout
 from paceline.contracts.ports import ExecutorCaps, StepShape, plan_shape
 from paceline.contracts.step import SampleInputs, StepPlan, StepResult
 from paceline.runtime.model_runner import Forward, ModelRunner
+from paceline.runtime.threads import torch_alone
 from paceline.runtime.worker import Worker
 from paceline.runtime.worst_plan import StepLimits
+
+FEW_LOGITS = 1 << 19  # numbers that torch draws from as fast with one thread
 
 
 @dataclass(slots=True)
@@ -35,7 +39,8 @@ class TorchExecutor:
     """contracts.ports.Executor over one torch device.
 
     `max_tokens` bounds the positions of a step. `batch_invariant` says whether the model was built in reference
-    numerics, where a row's logits do not depend on the rest of the step.
+    numerics, where a row's logits do not depend on the rest of the step; `native`, whether native kernels do nearly all
+    of it (see threads.py).
     """
 
     def __init__(
@@ -46,8 +51,10 @@ class TorchExecutor:
         max_rows: int,
         max_tokens: int,
         batch_invariant: bool = False,
+        native: bool = False,
     ) -> None:
         self.runner = runner
+        self.native = native
         self.device = runner.rows.device
         self.caps = ExecutorCaps(
             layout=layout,
@@ -63,14 +70,17 @@ class TorchExecutor:
     def submit(self, plan: StepPlan) -> StepHandle:
         inputs = self.runner.prepare(plan)
         begin = time.perf_counter()
-        forward = self.runner.forward(plan, inputs)
+        with self._threads(0):
+            forward = self.runner.forward(plan, inputs)
         self._wait()
         return StepHandle(plan.step, forward, (time.perf_counter() - begin) * 1e3)
 
     def sample(self, handle: StepHandle, inputs: SampleInputs | None) -> None:
         assert handle.forward is not None, "sample is called once per submit"
         begin = time.perf_counter()
-        result = self.runner.sample(handle.forward, inputs)
+        logits = handle.forward.logits
+        with self._threads(0 if logits is None else logits.numel()):
+            result = self.runner.sample(handle.forward, inputs)
         handle.forward = None
         self._wait()
         handle.ms += (time.perf_counter() - begin) * 1e3
@@ -86,6 +96,10 @@ class TorchExecutor:
     def close(self) -> None:
         """Nothing to release: tensors go with the object."""
 
+    def _threads(self, num_logits: int) -> AbstractContextManager[None]:
+        """Torch computes alone beside native kernels, but for draws from many logits."""
+        return torch_alone() if self.native and num_logits < FEW_LOGITS else nullcontext()
+
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -100,4 +114,5 @@ def build_executor(worker: Worker, limits: StepLimits) -> TorchExecutor:
         max_rows=limits.max_rows,
         max_tokens=limits.max_tokens,
         batch_invariant=worker.numerics == "reference",
+        native=worker.model.runs_whole,
     )

@@ -23,3 +23,10 @@ def give_back_large_blocks(num_bytes: int = LARGE_BYTES) -> bool:
         return False
     # trimming at twice the threshold is what glibc itself keeps to
     return bool(mallopt(_M_MMAP_THRESHOLD, num_bytes)) and bool(mallopt(_M_TRIM_THRESHOLD, 2 * num_bytes))
+
+
+def give_back_free_memory() -> None:
+    """Return what is free in the heap to the system, where the C library can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

@@ -34,13 +34,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.runtime import noise
+from paceline.runtime.kernels.dispatch import pick
+from paceline.runtime.kernels.reference.largest import PIECE, ids_of_pieces, piece_max
 
-PIECE = 128  # ids per piece of a row: maxima and sums of a row are taken piece by piece
 NARROW = 128  # ids the narrow way looks at
 PIECES_SCORED = 4  # pieces the dense way scores exactly
 DENSE_TRIES = 4  # draws top_p may turn down before the wide way takes over
@@ -82,14 +85,14 @@ def draw(logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor
 
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest value [S] and its lowest id [S] (int64) of logits [S, V]. A row with a NaN has the value NaN.
+    """Largest value [S] and its lowest id [S] (int64) of logits [S, V] float32. A row with a NaN has the value NaN."""
+    found: tuple[torch.Tensor, torch.Tensor] = _largest(logits.device.type)(logits)
+    return found
 
-    Maxima of pieces first: many times faster on a CPU than one arg-max over the row, and the same answer.
-    """
-    largest, piece = _piece_max(logits).max(dim=1)
-    ids = _ids_of_pieces(piece[:, None], logits.shape[1])
-    inside = logits.gather(1, ids).argmax(dim=1, keepdim=True)
-    return largest, ids.gather(1, inside)[:, 0]
+
+@cache
+def _largest(device: str) -> Any:
+    return pick("largest", device, torch.float32, "fast")  # every kernel gives the same bits
 
 
 class _Ways:
@@ -141,7 +144,7 @@ class _Ways:
         pieces = min(PIECES_SCORED, bounds.shape[1])
         top, piece = bounds.topk(min(pieces + 1, bounds.shape[1]), dim=1)
         rest = top[:, pieces] if top.shape[1] > pieces else torch.full_like(top[:, 0], NEVER)
-        ids = _ids_of_pieces(piece[:, :pieces], self.vocab_size)
+        ids = ids_of_pieces(piece[:, :pieces], self.vocab_size)
         values = self.z[rows[:, None], ids]
         scores = torch.where(values >= self.min_z[rows], self._scores(values, ids, rows), NEVER)
         nucleus = self.top_p[rows, 0] < 1.0
@@ -197,7 +200,7 @@ class _Ways:
         """An upper bound of z + noise for each piece [s, pieces]."""
         scores = self.z.index_select(0, rows)
         noise.add_gumbel_bound(scores, self.ids, self.multiplier[rows], self.offset[rows])
-        return _piece_max(scores)
+        return piece_max(scores)
 
     def _mass(self, rows: torch.Tensor, floor: torch.Tensor | None = None) -> torch.Tensor:
         """Sum of exp(z) over the row, or over what is strictly above `floor` [s, 1]; float64 [s, 1]."""
@@ -213,24 +216,11 @@ class _Ways:
         return torch.cat(sums)[:, None]
 
 
-def _piece_max(x: torch.Tensor) -> torch.Tensor:
-    """Largest value of each piece: [S, V] to [S, ceil(V / PIECE)]."""
-    whole = x.shape[1] // PIECE * PIECE
-    maxima = x[:, :whole].view(len(x), -1, PIECE).amax(dim=2)
-    return maxima if whole == x.shape[1] else torch.cat([maxima, x[:, whole:].amax(dim=1, keepdim=True)], dim=1)
-
-
 def _piece_sum(x: torch.Tensor) -> torch.Tensor:
     """Sum of each row, float64 [S]; the order of additions is fixed, whatever S is and however many threads run."""
     whole = x.shape[1] // PIECE * PIECE
     pieces = x[:, :whole].view(len(x), -1, PIECE).sum(dim=2)
     return torch.cat([pieces, x[:, whole:]], dim=1).double().cumsum(1)[:, -1]
-
-
-def _ids_of_pieces(pieces: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """All ids of pieces [S, n] as [S, n * PIECE]; the last piece of a row repeats the last id."""
-    ids = pieces[:, :, None] * PIECE + torch.arange(PIECE, device=pieces.device)
-    return ids.flatten(1).clamp_(max=vocab_size - 1)
 
 
 def _winner(scores: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,6 +21,7 @@ import torch
 from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
 from paceline.contracts.specs import ModelSpec
 from paceline.errors import CapacityError
+from paceline.runtime.huge_pages import move_to_huge_pages
 from paceline.runtime.input_batch import InputBatch
 from paceline.runtime.kernels.dispatch import Numerics
 from paceline.runtime.kv_cache import KV_DTYPES, KVCache
@@ -78,6 +79,8 @@ class Worker:
         model.eval()
         built = time.perf_counter()
         model.load_weights(weights)
+        if torch_device.type == "cpu":
+            move_to_huge_pages(model.packed_tensors())
         phases = {"build": built - began, "load": time.perf_counter() - built}
         return cls(spec, model, torch_device, dtype, numerics, phases)
 

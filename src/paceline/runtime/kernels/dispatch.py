@@ -118,6 +118,21 @@ def _bf16_products(op: str, where: str, why: str, dtype: torch.dtype) -> tuple[K
     )
 
 
+def _by_rows(op: str, why: str, numerics: tuple[Numerics, ...] = ("fast",)) -> Kernel:
+    """The native row of an operation on float32 rows."""
+    return Kernel(
+        op,
+        "native",
+        f"{NATIVE}.elementwise:{op}",
+        why,
+        devices=CPU,
+        dtypes=(torch.float32,),
+        numerics=numerics,
+        lacks=_needs_any_native,
+        levels=AVX512,
+    )
+
+
 TABLE: tuple[Kernel, ...] = (
     *_bf16_products(
         "linear", f"{NATIVE}.linear:NativeBf16Linear", "weights and activations of bfloat16", torch.bfloat16
@@ -272,40 +287,13 @@ TABLE: tuple[Kernel, ...] = (
         "kv_cache_dtype=int8: rounded by token and head, then a copy by slot",
         numerics=BOTH,
     ),
-    Kernel(
-        "rms_norm",
-        "native",
-        f"{NATIVE}.elementwise:rms_norm",
-        "one pass, one call",
-        devices=CPU,
-        dtypes=(torch.float32,),
-        lacks=_needs_any_native,
-        levels=AVX512,
-    ),
+    _by_rows("rms_norm", "one pass, one call"),
     Kernel("rms_norm", "torch-cpu", f"{FAST}.elementwise:rms_norm", "few calls", devices=CPU),
     Kernel("rms_norm", "reference", f"{REFERENCE}.elementwise:rms_norm", "row by row in float32", numerics=BOTH),
-    Kernel(
-        "rope",
-        "native",
-        f"{NATIVE}.elementwise:rope",
-        "in place, one call",
-        devices=CPU,
-        dtypes=(torch.float32,),
-        lacks=_needs_any_native,
-        levels=AVX512,
-    ),
+    _by_rows("rope", "in place, one call"),
     Kernel("rope", "torch-cpu", f"{FAST}.elementwise:rope", "in place, three calls", devices=CPU),
     Kernel("rope", "reference", f"{REFERENCE}.elementwise:rope", "separate products and sum in float32", numerics=BOTH),
-    Kernel(
-        "gated",
-        "native",
-        f"{NATIVE}.elementwise:gated",
-        "one pass, one call",
-        devices=CPU,
-        dtypes=(torch.float32,),
-        lacks=_needs_any_native,
-        levels=AVX512,
-    ),
+    _by_rows("gated", "one pass, one call"),
     Kernel("gated", "torch-cpu", f"{FAST}.elementwise:gated", "library activations", devices=CPU),
     Kernel(
         "gated",
@@ -314,6 +302,8 @@ TABLE: tuple[Kernel, ...] = (
         "built on exp and tanh, whose bits do not depend on length",
         numerics=BOTH,
     ),
+    _by_rows("largest", "one pass, one call; the reference's bits", numerics=BOTH),
+    Kernel("largest", "reference", f"{REFERENCE}.largest:largest", "maxima of pieces, then of one", numerics=BOTH),
 )
 OPS = tuple(dict.fromkeys(row.op for row in TABLE))
 

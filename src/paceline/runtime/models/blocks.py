@@ -112,14 +112,19 @@ class Model(nn.Module):
         """input_ids and positions [T] int64 -> hidden states after the last norm, [T, hidden]."""
         tables = [rope(positions) for rope in self.ropes]
         x = self.vocabulary.embed(input_ids)
-        if self._whole is _UNKNOWN:
-            self._whole = self._find_whole()
-        if self._whole is not None:
+        if self.runs_whole:
             self._whole(x, tables, current().attention)
         else:
             for block, rope in zip(self.blocks, self.rope_of_layer, strict=True):
                 x = block(x, tables[rope])
         return self.norm(x)
+
+    @property
+    def runs_whole(self) -> bool:
+        """Whether one native call runs all blocks, with the weights and the cache as they are now."""
+        if self._whole is _UNKNOWN:
+            self._whole = self._find_whole()
+        return self._whole is not None
 
     def forget_whole(self) -> None:
         """Blocks, weights or the cache became others: what runs all blocks is looked for again."""
@@ -166,7 +171,15 @@ class Model(nn.Module):
         held = {id(weight): weight.num_bytes for weight in self._weights()}  # a tied head is the table itself
         return sum(held.values()) + sum(norm.num_bytes for norm in norms)
 
+    def packed_tensors(self) -> list[torch.Tensor]:
+        """What native products read, in the order in which a step reads it, each once. Other products keep theirs."""
+        weights = self._weights()
+        ordered = dict.fromkeys([*weights[2:], weights[1], weights[0]])
+        packed = [segment.weight for weight in ordered for segment in weight.packed_segments()]
+        return [weight.tensor for weight in packed if hasattr(weight, "tensor")]
+
     def _weights(self) -> list[Weight]:
+        """The table, the head (which may be the table), then those of the blocks in turn."""
         weights = [self.vocabulary.table, self.vocabulary.head]
         for block in self.blocks:
             weights += block.weights()

@@ -19,6 +19,7 @@ from paceline.runtime.kernels.params import AttentionParams
 from paceline.runtime.kernels.reference.attention import attention as reference_attention
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_attention
 from paceline.runtime.kv_cache import LayerCache
+from paceline.runtime.threads import kernel_threads
 
 TILE_ROWS, KEYS, MAX_HEAD_DIM = 48, 16, 256  # csrc/attention.h
 MIN_SHARED_TOKENS = 64  # of a common prefix, for sequences to be taken together
@@ -127,7 +128,7 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, params: Attention
         cache.block_size,
         params.window or 0,
         _KV_TYPES[cache.kv.dtype],
-        1 if alone else torch.get_num_threads(),
+        1 if alone else kernel_threads(),
         params.scale,
         params.softcap or 0.0,
     )

@@ -55,6 +55,11 @@ class BlockPanels:
     in_features: int
 
     @property
+    def tensor(self) -> torch.Tensor:
+        """All of it, as it lies in memory."""
+        return self.data
+
+    @property
     def nbytes(self) -> int:
         return self.data.nbytes
 

@@ -16,6 +16,7 @@ from paceline.runtime.kernels.cpu.linear import PanelWeight
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kernels.params import BlockParts, Segment
 from paceline.runtime.kv_cache import Workspace
+from paceline.runtime.threads import kernel_threads
 
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_int64
 
@@ -120,7 +121,7 @@ class NativeDecoder:
             *(ctypes.addressof(array) for array in (steps, slots, cos, sin)),
             num_tokens,
             kept[0][0].shape[-1],
-            torch.get_num_threads(),
+            kernel_threads(),
         )
         native.paceline_cpu_run_blocks(decoder, ctypes.byref(one))
 
@@ -139,7 +140,7 @@ class NativeDecoder:
             _Segment,
             [
                 _Segment(
-                    _data(segment.weight).data_ptr(),
+                    segment.weight.tensor.data_ptr(),
                     None if segment.bias is None else self._wide(segment.bias).data_ptr(),
                     segment.weight.out_features,
                     segment.weight.kind,
@@ -166,10 +167,6 @@ class NativeDecoder:
             block.rope,
             ACTIVATIONS[block.activation],
         )
-
-
-def _data(weight: BlockPanels | PanelWeight) -> torch.Tensor:
-    return weight.data if isinstance(weight, BlockPanels) else weight.values
 
 
 def _served(block: BlockParts) -> bool:

@@ -1,12 +1,14 @@
-"""Normalisation, rotation and gated activation in native code: one call each. What it does not take goes to torch."""
+"""Normalisation, rotation, gated activation and the largest logit in native code: one call each. What it does not take goes to torch."""
 
 from __future__ import annotations
 
 import torch
 
 from paceline.runtime.kernels.cpu.native import library
+from paceline.runtime.kernels.reference.largest import largest as reference_largest
 from paceline.runtime.kernels.torch_cpu import elementwise as fallback
 from paceline.runtime.kv_cache import Workspace
+from paceline.runtime.threads import kernel_threads
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
@@ -34,7 +36,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         wide.stride(0),
         head_stride,
         eps,
-        torch.get_num_threads(),
+        kernel_threads(),
     )
     return out if x.dtype == torch.float32 else out.to(x.dtype)
 
@@ -62,7 +64,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         x.stride(0),
         x.stride(1),
         cos.stride(0),
-        torch.get_num_threads(),
+        kernel_threads(),
     )
 
 
@@ -83,6 +85,24 @@ def gated(gate_up: torch.Tensor, activation: str, scratch: Workspace | None = No
         size,
         gate_up.stride(0),
         kind,
-        torch.get_num_threads(),
+        kernel_threads(),
     )
     return out
+
+
+def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Largest value [S] and its lowest id [S] (int64) of logits [S, V]; see the reference kernel."""
+    if logits.dtype != torch.float32 or logits.stride(1) != 1:
+        return reference_largest(logits)
+    num_rows, size = logits.shape
+    value, place = torch.empty(num_rows, dtype=torch.float32), torch.empty(num_rows, dtype=torch.int64)
+    library().paceline_cpu_largest(
+        logits.data_ptr(),
+        value.data_ptr(),
+        place.data_ptr(),
+        num_rows,
+        size,
+        logits.stride(0),
+        kernel_threads(),
+    )
+    return value, place

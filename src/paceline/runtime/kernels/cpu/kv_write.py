@@ -7,6 +7,7 @@ import torch
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kernels.reference.kv_write import write_kv as reference_write_kv
 from paceline.runtime.kv_cache import SCALE_BYTES, LayerCache
+from paceline.runtime.threads import kernel_threads
 
 
 def write_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor) -> None:
@@ -45,7 +46,7 @@ def write_int8_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tenso
         dim,
         kv.stride(0),
         slots.stride(0),
-        torch.get_num_threads(),
+        kernel_threads(),
     )
 
 

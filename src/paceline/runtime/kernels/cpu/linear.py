@@ -12,6 +12,7 @@ import torch
 
 from paceline.runtime.kernels.cpu.native import library
 from paceline.runtime.kv_cache import Workspace
+from paceline.runtime.threads import kernel_threads
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}  # WeightType in csrc/linear.h
 BF16_ROWS = 17  # there too: of floats packed for activations of bfloat16
@@ -26,6 +27,11 @@ class PanelWeight:
     out_features: int
     in_features: int
     kind: int  # how the panels are written: WeightType in csrc/linear.h
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """All of it, as it lies in memory."""
+        return self.values
 
     @property
     def nbytes(self) -> int:
@@ -141,7 +147,7 @@ def multiply(
         x.stride(0),
         out.stride(0),
         kind,
-        torch.get_num_threads(),
+        kernel_threads(),
     )
 
 

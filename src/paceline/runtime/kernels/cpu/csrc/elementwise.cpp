@@ -1,7 +1,9 @@
 // Compiled once for AVX2 and once for AVX-512, with the same bits; call it only where the processor has the instructions.
 #include "elementwise.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "exp.h"
 
@@ -82,6 +84,38 @@ void gated_rows(const GatedTask& task, std::int64_t first, std::int64_t last) {
 }
 
 }  // namespace
+
+// Row by row in pieces, so that the place is looked for in one of them alone.
+void largest(const LargestTask& task, std::int64_t first, std::int64_t last) {
+  constexpr std::int64_t kPiece = 1024;
+  for (std::int64_t row = first; row < last; ++row) {
+    const float* x = task.x + row * task.stride;
+    float best = -std::numeric_limits<float>::infinity();
+    const float* piece = x;
+    bool nan = false;
+    for (const float *at = x, *end = x + task.size; at < end; at += kPiece) {
+      const std::int64_t size = std::min(kPiece, end - at), whole = size / 32 * 32;
+      Sixteen one = all<Sixteen>(best), other = one;
+      for (std::int64_t i = 0; i < whole; i += 32) {
+        const Sixteen a = load<Sixteen>(at + i), b = load<Sixteen>(at + i + 16);
+        one = most(a, one);
+        other = most(b, other);
+        nan |= any_nan(a, b);
+      }
+      float here = largest_of(most(one, other));
+      for (std::int64_t i = whole; i < size; ++i) {
+        here = at[i] > here ? at[i] : here;
+        nan |= at[i] != at[i];
+      }
+      if (here > best) {
+        best = here;
+        piece = at;
+      }
+    }
+    task.value[row] = nan ? std::numeric_limits<float>::quiet_NaN() : best;
+    task.place[row] = nan ? 0 : std::find(piece, std::min(piece + kPiece, x + task.size), best) - x;
+  }
+}
 
 void add(float* x, const float* y, std::int64_t first, std::int64_t last) {
   const std::int64_t whole = (last - first) / 8 * 8;

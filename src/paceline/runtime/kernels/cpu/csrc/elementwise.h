@@ -1,4 +1,4 @@
-// Normalisation, rotation and gated activation of float32 rows. A row's bits depend on that row alone.
+// Normalisation, rotation, gated activation and the largest number of float32 rows. A row's bits depend on that row alone.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,20 @@ struct GatedTask {
   Activation activation;
 };
 
+// The largest number of each row and where it first stands. A row with a NaN has the value NaN, and a place that says nothing.
+struct LargestTask {
+  const float* x;
+  float* value;         // [rows]
+  std::int64_t* place;  // [rows]
+  std::int64_t size, stride;
+};
+
 // By level of instructions (isa.h), with the same bits.
 #define PACELINE_ELEMENTWISE                                                       \
   void rms_norm(const NormTask& task, std::int64_t first, std::int64_t last);      \
   void rope(const RopeTask& task, std::int64_t first, std::int64_t last);          \
   void gated(const GatedTask& task, std::int64_t first, std::int64_t last);        \
+  void largest(const LargestTask& task, std::int64_t first, std::int64_t last);    \
   /* x += y for numbers [first, last) */                                           \
   void add(float* x, const float* y, std::int64_t first, std::int64_t last);
 namespace avx2 {

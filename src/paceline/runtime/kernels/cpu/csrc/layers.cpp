@@ -35,6 +35,11 @@ void paceline_cpu_gated(const float* gate_up, float* out, std::int64_t num_token
   gated({gate_up, out, size, token_stride, static_cast<Activation>(activation)}, num_tokens, num_threads);
 }
 
+void paceline_cpu_largest(const float* x, float* value, std::int64_t* place, std::int64_t num_rows, std::int64_t size,
+                          std::int64_t stride, std::int32_t num_threads) {
+  largest({x, value, place, size, stride}, num_rows, num_threads);
+}
+
 void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
                            std::int64_t num_heads, std::int64_t head_bytes, std::int64_t token_stride,
                            std::int64_t region_stride) {

@@ -102,6 +102,11 @@ void add(float* x, const float* y, std::int64_t count, int num_threads) {
   share_rows(count, 1, num_threads, [&](std::int64_t first, std::int64_t last) { run(x, y, first, last); });
 }
 
+void largest(const LargestTask& task, std::int64_t num_rows, int num_threads) {
+  const auto run = at_level(avx2::largest, avx512::largest);
+  share_rows(num_rows, task.size, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
+}
+
 void attention(const AttentionStep& step, const AttentionLayer& layer) {
   const std::int64_t heads = step.num_kv_heads;
   const auto run = at_level(avx2::attention_tile, avx512::attention_tile);

@@ -17,6 +17,7 @@ void rms_norm(const NormTask& task, std::int64_t num_tokens, int num_threads);
 void rope(const RopeTask& task, std::int64_t num_tokens, int num_threads);
 void gated(const GatedTask& task, std::int64_t num_tokens, int num_threads);
 void add(float* x, const float* y, std::int64_t count, int num_threads);
+void largest(const LargestTask& task, std::int64_t num_rows, int num_threads);
 void attention(const AttentionStep& step, const AttentionLayer& layer);
 
 // Copies token t's `num_heads` runs of `head_bytes` to slot slots[t] of each head's own region. Tokens lie `token_stride`

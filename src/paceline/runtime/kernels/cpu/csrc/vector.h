@@ -63,6 +63,9 @@ PACELINE_INLINE Eight nearest_integer(Eight x) {
 PACELINE_INLINE Eight unless_less(Eight a, Eight b, Eight x) {
   return {_mm256_and_ps(x.v, _mm256_cmp_ps(a.v, b.v, _CMP_NLT_UQ))};
 }
+PACELINE_INLINE bool any_nan(Eight a, Eight b) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_UNORD_Q)) != 0;
+}
 // 2^n for integers n of -126 to 127.
 PACELINE_INLINE Eight power_of_two(Eight n) {
   const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
@@ -113,6 +116,7 @@ PACELINE_INLINE Sixteen nearest_integer(Sixteen x) {
 PACELINE_INLINE Sixteen unless_less(Sixteen a, Sixteen b, Sixteen x) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_NLT_UQ), x.v)};
 }
+PACELINE_INLINE bool any_nan(Sixteen a, Sixteen b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q) != 0; }
 PACELINE_INLINE Sixteen power_of_two(Sixteen n) {
   const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23))};
@@ -161,6 +165,9 @@ PACELINE_INLINE Sixteen nearest_integer(Sixteen x) {
 }
 PACELINE_INLINE Sixteen unless_less(Sixteen a, Sixteen b, Sixteen x) {
   return join(unless_less(low_of(a), low_of(b), low_of(x)), unless_less(high_of(a), high_of(b), high_of(x)));
+}
+PACELINE_INLINE bool any_nan(Sixteen a, Sixteen b) {
+  return any_nan(low_of(a), low_of(b)) || any_nan(high_of(a), high_of(b));
 }
 PACELINE_INLINE Sixteen power_of_two(Sixteen n) { return join(power_of_two(low_of(n)), power_of_two(high_of(n))); }
 PACELINE_INLINE Sixteen between(int from, int to, Sixteen x, Sixteen other) {
