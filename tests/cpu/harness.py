@@ -116,9 +116,9 @@ class Harness:
             self._slide(row)
         with torch.inference_mode():
             if every:
-                return list(self.model.logits(hidden).split(counts))
+                return list(self.model.logits(hidden).clone().split(counts))
             ends = torch.tensor(counts).cumsum(0) - 1
-            return list(self.model.logits(hidden[ends]).split(1))
+            return list(self.model.logits(hidden[ends]).clone().split(1))
 
     def metadata(self, work: Sequence[tuple[Row, int]]) -> AttentionMetadata:
         """Grow tables and describe the step."""

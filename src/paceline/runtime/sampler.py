@@ -92,7 +92,7 @@ def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def _largest(device: str) -> Any:
-    return pick("largest", device, torch.float32, "fast")  # every kernel gives the same bits
+    return pick("largest", device, torch.float32, "fast")  # also under reference numerics: all have the same bits
 
 
 class _Ways:

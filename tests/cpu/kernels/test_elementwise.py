@@ -1,4 +1,4 @@
-"""Norm, rotation and activation: fast kernels agree with the reference, whose bits do not depend on the batch."""
+"""Norm, rotation, activation, largest logit: fast kernels agree with the reference, whose bits do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from paceline.runtime.kernels.cpu import elementwise as native
-from paceline.runtime.kernels.cpu.native import why_not
+from paceline.runtime.kernels.cpu.native import isa, isa_levels, set_isa, why_not
 from paceline.runtime.kernels.reference import elementwise as reference
+from paceline.runtime.kernels.reference.largest import largest as reference_largest
 from paceline.runtime.kernels.torch_cpu import elementwise as fast
 from paceline.runtime.kv_cache import Workspace
 
@@ -115,3 +116,36 @@ class TestNative:
         assert torch.equal(native.gated(gate_up, "silu", scratch), alone)
         assert scratch.num_bytes == alone.nbytes
         assert torch.equal(native.gated(gate_up[17:18], "silu"), alone[17:18])
+
+    @pytest.mark.parametrize("level", [] if why_not() else ["avx2", isa_levels()[-1]])
+    @pytest.mark.parametrize("size", [1, 15, 31, 32, 33, 1000, 1024, 1025, 2048, 5000])
+    def test_the_largest_logit_is_the_first_of_equal_ones(self, size: int, level: str) -> None:
+        logits = torch.randint(-9, 9, (9, size)).float()  # so that many are equal
+        logits[1] = 0.0
+        logits[2] = float("-inf")
+        logits[3, -1] = float("inf")
+        logits[4, size // 2] = 20.0
+        before = isa()
+        try:
+            set_isa(level)
+            value, place = native.largest(logits)
+        finally:
+            set_isa(before)
+        assert torch.equal(value, logits.amax(1))
+        assert torch.equal(place, logits.argmax(1))
+        assert all(torch.equal(a, b) for a, b in zip(reference_largest(logits), (value, place), strict=True))
+
+    @pytest.mark.parametrize("at", [0, 17, 31, 32, 1023, 1030, 1039])
+    def test_a_row_with_a_nan_says_so_and_others_do_not(self, at: int) -> None:
+        logits = torch.randn(3, 1040)
+        logits[1, at] = float("nan")
+        value, place = native.largest(logits)
+        assert value.isnan().tolist() == [False, True, False]
+        assert 0 <= int(place[1]) < 1040
+        assert torch.equal(value[::2], logits[::2].amax(1))
+
+    def test_logits_may_lie_apart(self) -> None:
+        wide = torch.randn(70, 3000)
+        assert torch.equal(native.largest(wide[:, 100:2100])[1], wide[:, 100:2100].argmax(1))
+        assert torch.equal(native.largest(wide.bfloat16())[0], wide.bfloat16().amax(1))
+        assert torch.equal(native.largest(wide.T)[1], wide.T.argmax(1))

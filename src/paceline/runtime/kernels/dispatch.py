@@ -118,7 +118,7 @@ def _bf16_products(op: str, where: str, why: str, dtype: torch.dtype) -> tuple[K
     )
 
 
-def _by_rows(op: str, why: str, numerics: tuple[Numerics, ...] = ("fast",)) -> Kernel:
+def _by_rows(op: str, why: str) -> Kernel:
     """The native row of an operation on float32 rows."""
     return Kernel(
         op,
@@ -127,7 +127,6 @@ def _by_rows(op: str, why: str, numerics: tuple[Numerics, ...] = ("fast",)) -> K
         why,
         devices=CPU,
         dtypes=(torch.float32,),
-        numerics=numerics,
         lacks=_needs_any_native,
         levels=AVX512,
     )
@@ -302,7 +301,7 @@ TABLE: tuple[Kernel, ...] = (
         "built on exp and tanh, whose bits do not depend on length",
         numerics=BOTH,
     ),
-    _by_rows("largest", "one pass, one call; the reference's bits", numerics=BOTH),
+    _by_rows("largest", "one pass, one call; the reference's bits"),
     Kernel("largest", "reference", f"{REFERENCE}.largest:largest", "maxima of pieces, then of one", numerics=BOTH),
 )
 OPS = tuple(dict.fromkeys(row.op for row in TABLE))

@@ -84,6 +84,9 @@ class DenseWeight:
             return self.kernel.apply(x, self.packed, self.bias, scratch)  # type: ignore[no-any-return]
         return self.kernel.apply(x, self.packed, self.bias)  # type: ignore[no-any-return]
 
+    def apply_wide(self, x: torch.Tensor, scratch: Workspace) -> torch.Tensor:
+        return self.apply(x.float() if self.kernel.takes_floats else x, scratch).float()
+
     def packed_segments(self) -> list[Segment]:
         return [] if self.packed is None else [Segment(self.packed, self.bias)]
 

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from paceline.contracts.specs import ModelSpec
+from paceline.runtime.kv_cache import Workspace
 from paceline.runtime.layers.build import BuildContext, WeightSlot
 from paceline.runtime.layers.linear import LinearSpec, Part, Weight
 
@@ -22,6 +23,7 @@ class Vocabulary:
         # Checkpoints were trained with the factor rounded to their dtype.
         self.scale = float(torch.tensor(spec.embedding_scale, dtype=context.dtype))
         self.shape = (spec.vocab_size, spec.hidden_size)
+        self.workspace = Workspace()
         self.table = self._create(EMBEDDING, context, gathers=True, multiplies=self.tied)
         self.head = self.table if self.tied else self._create(HEAD, context, gathers=False, multiplies=True)
 
@@ -31,8 +33,9 @@ class Vocabulary:
         return rows if self.scale == 1.0 else rows.mul_(self.scale)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[S, hidden] -> [S, vocab] float32"""
-        logits = self.head.apply(hidden).float()
+        """[S, hidden] -> [S, vocab] float32, which may live in scratch memory until the next call: fresh pages for
+        millions of logits would take as long as a good part of the product."""
+        logits = self.head.apply_wide(hidden, self.workspace)
         if self.softcap is not None:
             logits.div_(self.softcap).tanh_().mul_(self.softcap)
         return logits

@@ -78,6 +78,10 @@ class Weight(Protocol):
         there, until the next product that is given the same one."""
         ...
 
+    def apply_wide(self, x: torch.Tensor, scratch: Workspace) -> torch.Tensor:
+        """The same as float32, which is not rounded to the dtype of x on the way where the kernel can help it."""
+        ...
+
     def packed_segments(self) -> list[Segment]:
         """The outputs in order, in the forms that kernels packed them in; empty before loading, or where nothing is
         packed. They are valid until weights are loaded again."""

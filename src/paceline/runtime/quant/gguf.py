@@ -91,6 +91,9 @@ class BlockWeight:
             begin = end
         return out.to(x.dtype)
 
+    def apply_wide(self, x: torch.Tensor, scratch: Workspace) -> torch.Tensor:
+        return self.apply(x.float(), scratch)
+
     def packed_segments(self) -> list[Segment]:
         found, begin = [], 0
         for segment in self.segments:

@@ -42,6 +42,7 @@ class NativeLinear:
     """y = x Wᵀ + b. Sums are float32 of activations as they are, of the weight's dtype or float32."""
 
     takes_scratch = True
+    takes_floats = True  # activations of float32, whatever the weight's dtype
     without_copy = None  # rows are gathered from the packed form: no second copy is ever made
 
     @classmethod

@@ -15,7 +15,7 @@ ROWS = 16  # of every product
 class ReferenceLinear:
     """y = x Wᵀ + b. Weights stay as they are: [out_features, in_features]."""
 
-    takes_scratch = False
+    takes_scratch = takes_floats = False
     without_copy = None  # packing makes no copy
     gather = None  # rows are looked up in the plain weight
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 class PlainLinear:
     """y = x Wᵀ + b with weights as they are: [out_features, in_features]."""
 
-    takes_scratch = False
+    takes_scratch = takes_floats = False
     without_copy = None  # packing makes no copy
     gather = None  # rows are looked up in the plain weight
 
@@ -43,7 +43,7 @@ def padded_rows(num_rows: int) -> int:
 class PackedLinear:
     """The same in float32, weights in oneDNN's blocked order: up to twice as fast as BLAS for 2 to 32 rows."""
 
-    takes_scratch = False
+    takes_scratch = takes_floats = False
     without_copy = PlainLinear  # serves when a second form of the weight would take too much memory
     gather = None  # rows are looked up in the plain weight
 
@@ -68,7 +68,7 @@ class PackedLinear:
 class WidenedLinear:
     """Half-precision weights and activations on a CPU without half-precision products: computed in float32."""
 
-    takes_scratch = False
+    takes_scratch = takes_floats = False
     without_copy = None  # there is no other way
     gather = None  # rows are looked up in the plain weight
 
