@@ -39,10 +39,9 @@ def main() -> None:
     if options.cpu_time:
         flags["num_threads"] = 1
         executor.time = SimpleNamespace(perf_counter=time.process_time)  # the clock its steps are timed by
-    calibrate.MAX_ATTEMPTS = 1
     built = build_core(load_config(flags=flags))
     try:
-        found = calibrate.calibrate_core(built, rounds=options.rounds)
+        found = calibrate.calibrate_core(built, rounds=options.rounds, attempts=1)
     finally:
         built.core.close()
     console = Console(width=120)

@@ -2,7 +2,7 @@
 
 Cells are timed in rounds, each cell once a round, so that a machine which changes meanwhile changes all of them alike;
 the first round warms up and is dropped. A probe cell is timed before and after: when it moved by more than 5 %, all is
-timed again, three times at most. What is timed is a step's device part, which is what engines report.
+timed again, as often as was asked. What is timed is a step's device part, which is what engines report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.errors import ConfigError
 from paceline.phases import OnPhase
 
 MAX_DRIFT = 0.05
-MAX_ATTEMPTS = 3
+ATTEMPTS = 3
 PROBE_TRIES = 15
 
 OnRound = Callable[[int, int], None]
@@ -37,28 +37,34 @@ def calibrate(
     config: EngineConfig,
     *,
     rounds: int = 5,
+    attempts: int = ATTEMPTS,
+    out: Path | None = None,
     environment: Environment | None = None,
     on_phase: OnPhase | None = None,
     on_round: OnRound | None = None,
 ) -> tuple[Calibration, Path]:
-    """Load the model, time steps, fit, and save. Returns what was saved, and where.
+    """Load the model, time steps, fit, and save: to `out`, or where engines look. Returns what was saved, and where.
 
     Raises ConfigError for fewer than 3 rounds, and what `build_core` raises.
     """
-    if rounds < 3:
-        raise ConfigError("too few rounds for a median", seen=rounds, expected="3 or more")
+    if rounds < 3 or attempts < 1:
+        raise ConfigError(
+            "too few rounds for a median", seen=f"{rounds} rounds, {attempts} attempts", expected="3 or more, 1 or more"
+        )
     environment = environment or read_environment()
     built = build_core(msgspec.structs.replace(config, journal=None), environment=environment, on_phase=on_phase)
     try:
-        found = calibrate_core(built, rounds=rounds, on_round=on_round)
+        found = calibrate_core(built, rounds=rounds, attempts=attempts, on_round=on_round)
     finally:
         built.core.close()
-    path = calibration_path(environment.home, found.key)
+    path = out or calibration_path(environment.home, found.key)
     save_calibration(path, found)
     return found, path
 
 
-def calibrate_core(built: Core, *, rounds: int = 5, on_round: OnRound | None = None) -> Calibration:
+def calibrate_core(
+    built: Core, *, rounds: int = 5, attempts: int = ATTEMPTS, on_round: OnRound | None = None
+) -> Calibration:
     """The same for an engine that is there and idle."""
     executor, layout = built.core.executor, built.core.executor.caps.layout
     limits = Limits(
@@ -73,8 +79,8 @@ def calibrate_core(built: Core, *, rounds: int = 5, on_round: OnRound | None = N
     timer = StepTimer(executor)
     for plan in filling_plans(cells, layout, limits):
         timer.ms(plan)
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        attempts = attempt
+    for attempt in range(1, attempts + 1):
+        made = attempt
         before = timer.median_ms(fitted[0], PROBE_TRIES)
         tries = timer.rounds(cells, rounds, on_round)
         after = timer.median_ms(fitted[0], PROBE_TRIES)
@@ -94,7 +100,7 @@ def calibrate_core(built: Core, *, rounds: int = 5, on_round: OnRound | None = N
         load_gbps=built.weight_bytes / max(built.phases["weights"], 1e-9) / 1e9,
         gflops=built.device.gflops,
         memory_gbps=built.device.memory_gbps,
-        attempts=attempts,
+        attempts=made,
     )
 
 

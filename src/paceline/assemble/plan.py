@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline import hub
 from paceline.assemble.plan_model import describe_sizes
-from paceline.assemble.step_cost import timed_here
+from paceline.assemble.step_cost import load_calibration, timed_here
 from paceline.config import (
     CacheConfig,
     EngineConfig,
@@ -60,6 +60,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: str = ""  # tokens per step for 1, 2, ... drafts
     draft_ms: float = 0.0
     expert_imbalance: float | None = None
+    calibration: str | None = None  # a file of `paceline calibrate`; None: where engines look. For this machine
 
 
 def plan(asked: Asked, *, environment: Environment | None = None) -> Plan:
@@ -226,7 +227,10 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
     blocks = method is not None and files.kind == "gguf"
     stored = kept_bytes(files, method) if blocks and method else float_bytes(spec, DTYPE_BYTES[dtype])
     reading, taken = device_memory(device.kind), process_rss()
-    timed = timed_here(environment.home, config, spec, device, dtype)
+    if asked.calibration is None:
+        timed = timed_here(environment.home, config, spec, device, dtype)
+    else:
+        timed = load_calibration(asked.calibration)
     attention = choose("int8_attention" if kv_dtype == "int8" else "attention", device.kind, DTYPES[dtype], "fast")
     return Question(
         spec=spec,

@@ -120,7 +120,7 @@ def simulated_engine(
     timed = None
     if calibration is not None:
         timed = load_calibration(calibration)
-        _check_calibration(timed.key, spec, dtype, layout, device if card is None else None)
+        _check_calibration(timed.key, config, spec, dtype, layout, device if card is None else None)
     elif card is None:
         timed = timed_here(read_environment().home, config, spec, device, dtype)
     if timed is not None:
@@ -230,12 +230,20 @@ def _weight_bytes(
 
 
 def _check_calibration(
-    key: CalibrationKey, spec: ModelSpec, dtype: str, layout: KVLayout, here: DeviceSpec | None
+    key: CalibrationKey, config: EngineConfig, spec: ModelSpec, dtype: str, layout: KVLayout, here: DeviceSpec | None
 ) -> None:
     """Raise ConfigError when the file was timed for another model or form of it. A card of the planner has no revision
     of its own; the device counts where it is this machine (`here`)."""
-    seen: dict[str, object] = {"dtype": key.dtype, "kv_bytes_per_token": key.kv_bytes_per_token}
-    asked: dict[str, object] = {"dtype": dtype, "kv_bytes_per_token": kv_bytes_per_token(layout.groups)}
+    seen: dict[str, object] = {
+        "dtype": key.dtype,
+        "activation_dtype": key.activations,
+        "kv_bytes_per_token": key.kv_bytes_per_token,
+    }
+    asked: dict[str, object] = {
+        "dtype": dtype,
+        "activation_dtype": config.model.activation_dtype,
+        "kv_bytes_per_token": kv_bytes_per_token(layout.groups),
+    }
     if spec.name not in CARDS:
         seen["revision"], asked["revision"] = key.revision, spec.revision
     if here is not None:

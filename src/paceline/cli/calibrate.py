@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 @engine_options
 def calibrate(
     rounds: Annotated[int, typer.Option(help="How often each size of step is timed, 3 or more.")] = 5,
+    attempts: Annotated[
+        int, typer.Option(min=1, help="How often all is timed at most, while the machine changes meanwhile.")
+    ] = 3,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write, in place of the one that serve finds by itself.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show/--no-show", help="Print each size with its prediction.")] = True,
     *,
     config: EngineConfig,
@@ -35,6 +42,8 @@ def calibrate(
         found, path = run(
             config,
             rounds=rounds,
+            attempts=attempts,
+            out=out,
             on_phase=lambda name: status.update(f"{name} ({config.model.model})"),
             on_round=lambda done, total: status.update(f"timing steps, round {done + 1} of {total}"),
         )

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,6 +16,7 @@ from paceline.errors import EngineError
 
 if TYPE_CHECKING:
     from paceline.lab.experiment.results import ExperimentResult
+    from paceline.lab.experiment.spec import LoadedExperiment
     from paceline.lab.workload import TargetSize
 
 QUESTION = "In two sentences: why does a library lend books for four weeks only?"
@@ -42,24 +43,35 @@ def demo(
         shutil.rmtree(report)
     report.mkdir(parents=True)
     options = shared_options(config)
-    if ladder:
-        result = climb(options, report)
-        options = result.node(result.best).options if result.best else options
+    climbed = climb(options, report) if ladder else None
+    if climbed is not None and climbed.result.best:
+        options = climbed.result.node(climbed.result.best).options
     serve_it(options, report, seed=load_seed, rate=rate, num_calls=calls)
-    if ladder:
-        show(result, report)
+    if climbed is not None:
+        print("\n".join(["", *foretold_lines(climbed, report)]), flush=True)
+        show(climbed.result, report)
 
 
-def climb(base: dict[str, Any], report: Path) -> ExperimentResult:
-    """Sizes the machine, writes the spec, runs it. Raises LabError where nothing could be measured."""
-    from paceline.cli.demo_ladder import ladder_spec
+class Climbed(NamedTuple):
+    """The ladder: its spec, what was measured, and the times of this machine's steps, taken before."""
+
+    loaded: LoadedExperiment
+    result: ExperimentResult
+    calibration: Path
+
+
+def climb(base: dict[str, Any], report: Path) -> Climbed:
+    """Sizes the machine, times its steps, writes the spec, runs it. Raises LabError where nothing could be measured."""
+    from paceline.cli.demo_ladder import first_rung, write_ladder
+    from paceline.cli.demo_predict import time_steps
     from paceline.cli.tune import Lines, signals_as_ever, stop_on_signals
     from paceline.config.options import full_table
     from paceline.lab.experiment import load_experiment, run_experiment
 
     stop = stop_on_signals()
-    file = report / "ladder.toml"
-    file.write_text(ladder_spec(sized(base, report), base, file))
+    file = write_ladder(sized(base, report), base, report)
+    say("timing steps, to foretell the ladder before it is climbed")
+    calibration = time_steps(first_rung(base), report)
     loaded = load_experiment(file)
     assert isinstance(loaded.workload, dict), "the ladder's workload stands in its spec"
     slo = loaded.workload["slo"]["default"]
@@ -71,7 +83,7 @@ def climb(base: dict[str, Any], report: Path) -> ExperimentResult:
     if stop.is_set():
         raise typer.Exit(INTERRUPTED)
     signals_as_ever()
-    return result
+    return Climbed(loaded, result, calibration)
 
 
 def sized(base: dict[str, Any], report: Path) -> TargetSize:
@@ -130,6 +142,20 @@ def serve_it(options: dict[str, Any], report: Path, *, seed: int, rate: float, n
         wrong.append(f"the server ended with status {status}")
     if wrong:
         raise EngineError("the demo did not work", seen="; ".join(wrong), fix=f"see {report / 'server.log'}")
+
+
+def foretold_lines(climbed: Climbed, report: Path) -> list[str]:
+    """The simulation of every point beside its measurement, and the plan for this machine; kept in the report too."""
+    from paceline.cli.demo_predict import foretell, plan_lines, table
+
+    lines = [
+        *table(list(foretell(climbed.loaded, climbed.result, climbed.calibration))),
+        "(the same scheduler over steps that were timed before the ladder; other types of numbers were not timed)",
+        "",
+        *plan_lines(climbed.loaded, climbed.result, climbed.calibration, report),
+    ]
+    (report / "foretold.txt").write_text("\n".join(lines) + "\n")
+    return lines
 
 
 def show(result: ExperimentResult, report: Path) -> None:

@@ -20,29 +20,41 @@ if TYPE_CHECKING:
     from paceline.lab.workload import TargetSize
 
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
-WINDOW_S = 17.0  # measured part of a point
+WINDOW_S = 14.0  # measured part of a point
 DECODE_AT_ONCE = 4
-RATES = (0.55, 0.95)  # offered, as parts of what the machine could carry
+RATES = (0.6, 1.15)  # offered, as parts of what the machine could carry without a cache: within it, and beyond
 BASE: dict[str, Any] = {  # the unloaded times are this configuration's too
     "max_num_seqs": 4,  # on a CPU a full batch of more rows would miss the TPOT target by itself
-    "max_model_len": 1024,
+    "max_model_len": 2048,
     "max_wait_ms": 0.0,
     "prefill_chunk_tokens": 512,
     "enable_prefix_caching": False,
 }
-MEAN_INPUT, MEAN_OUTPUT = 96, 96  # tokens of the workload in specs/ladder.toml
-TARGET_TOKENS = 64  # the prompt whose unloaded TTFT the target is a multiple of
+TEXTS = "ladder_texts.txt"  # beside the spec
+OWN, OUTPUT = (16, 48), (64, 128)  # tokens of a question and of its answer
+LEAST_SHARED, MOST_SHARED = 128, 1536  # tokens of a system prompt; half of the questions stand behind one
+
+
+def write_ladder(size: TargetSize, base: Mapping[str, Any], folder: Path) -> Path:
+    """The spec and the texts it names, in `folder`. Returns the spec's path."""
+    file = folder / "ladder.toml"
+    (folder / TEXTS).write_text(files("paceline.cli").joinpath("specs", TEXTS).read_text(encoding="utf-8"), "utf-8")
+    file.write_text(ladder_spec(size, base, file), "utf-8")
+    return file
 
 
 def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
     """The spec for a machine of this size as TOML. `base`: options that every configuration shares."""
-    ttft_s = size.prefill_s(TARGET_TOKENS)
+    shared = shared_tokens(size)
+    mean_input = round(sum(OWN) / 2 + shared / 2)
+    ttft_s = size.prefill_s(mean_input)
     # what an engine carries that decodes a few answers at once
-    capacity = 1 / (size.prefill_s(MEAN_INPUT) + size.decode_s(MEAN_OUTPUT) / DECODE_AT_ONCE)
+    capacity = 1 / (ttft_s + _decode_share_s(size))
     rates = [_short(share * capacity) for share in RATES]
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
         file=file.name,
+        texts=TEXTS,
         base="\n".join(f"{name} = {json.dumps(value)}" for name, value in first_rung(base).items()),
         ttft_x=f"{TTFT_X:g}",
         tpot_x=f"{TPOT_X:g}",
@@ -53,9 +65,24 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
         wait_ms=_short(1000 * ttft_s),
         rates=rates,
         half_rate=_short(rates[0] / 2),
-        target_tokens=TARGET_TOKENS,
+        target_tokens=mean_input,
+        shared_tokens=shared,
+        own="min = {}, max = {}".format(*OWN),
+        output="min = {}, max = {}".format(*OUTPUT),
         duration_s=WINDOW_S,
     )
+
+
+def shared_tokens(size: TargetSize) -> int:
+    """Tokens of a system prompt that take as long to compute as an answer takes of the machine: where they are fewer, a
+    cache of them could not show, however well it works. In steps of 64."""
+    tokens = _decode_share_s(size) / size.prefill_s(size.ttft_tokens) * size.ttft_tokens
+    return min(MOST_SHARED, max(LEAST_SHARED, round(tokens / 64) * 64))
+
+
+def _decode_share_s(size: TargetSize) -> float:
+    """What decoding one answer takes of an engine that decodes a few at once."""
+    return size.decode_s(sum(OUTPUT) / 2) / DECODE_AT_ONCE
 
 
 def first_rung(base: Mapping[str, Any]) -> dict[str, Any]:

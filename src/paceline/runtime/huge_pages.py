@@ -22,9 +22,10 @@ _LINE = 64  # where a tensor begins
 
 
 def move_to_huge_pages(tensors: Sequence[torch.Tensor]) -> int:
-    """Move the content of dense CPU tensors into one mapping that asks for huge pages, in the order given. They stay the
-    same objects at other addresses; what they held is freed one by one. Returns the bytes that moved, 0 where there is
-    nothing to gain."""
+    """Move the content of dense CPU tensors into one mapping that asks for huge pages, in the order given.
+
+    They stay the same objects at other addresses; what they held is freed one by one. Returns the bytes that moved, 0
+    where there is nothing to gain."""
     ask = getattr(mmap, "MADV_HUGEPAGE", None)
     total = sum(-(-tensor.nbytes // _LINE) * _LINE for tensor in tensors)
     if ask is None or total < LEAST_BYTES:

@@ -1,8 +1,8 @@
 """Threads of native kernels and of torch, which are not the same ones.
 
-Native kernels share work over a pool of their own; torch has OpenMP's threads, and those spin for a while after each parallel
-region before they sleep. Where a step alternates between the two, OpenMP's idle threads take from the cores on which
-the pool works: decoding one stream took 1.4 times as long. So around a step that is native, torch computes alone.
+Native kernels share work over a pool of their own; torch has OpenMP's threads, and those spin for a while after each
+parallel region before they sleep. Where a step alternates between the two, OpenMP's idle threads take from the cores on
+which the pool works: decoding one stream took 1.4 times as long. So around a step that is native, torch computes alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Norm, rotation, activation, largest logit: fast kernels agree with the reference, whose bits do not depend on the batch."""
+"""Norm, rotation, activation, largest logit: fast kernels agree with the reference, whose rows are independent."""
 
 from __future__ import annotations
 

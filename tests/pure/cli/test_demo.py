@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.demo_ladder import BASE, MEAN_INPUT, TARGET_TOKENS, ladder_spec, shared_options
+from paceline.cli.demo_ladder import BASE, LEAST_SHARED, MOST_SHARED, shared_options, shared_tokens, write_ladder
 from paceline.cli.demo_load import demo_load
 from paceline.cli.demo_report import problems, render, summarise
 from paceline.config import full_table, load_config
@@ -92,17 +92,32 @@ def test_every_call_fits_the_served_length() -> None:
 
 def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(tmp_path: Path) -> None:
     size = TargetSize(ttft_s=0.4, ttft_tokens=128, tpot_s=0.02, parallel=4.0, max_model_len=2048)
-    file = tmp_path / "ladder.toml"
-    file.write_text(ladder_spec(size, {"model": "a model", "dtype": "float32"}, file))
+    file = write_ladder(size, {"model": "a model", "dtype": "float32"}, tmp_path)
+    mean_input = 32 + shared_tokens(size) // 2
     loaded = load_experiment(file)
     check_experiment(loaded, known_groups={name: option.group for name, option in full_table().items()})
     assert isinstance(loaded.workload, dict)
     targets = loaded.workload["slo"]["default"]
     assert targets["tpot_s"] == pytest.approx(2 * size.tpot_s)
-    assert targets["ttft_s"] == pytest.approx(5 * size.prefill_s(TARGET_TOKENS), rel=0.01)
+    assert targets["ttft_s"] == pytest.approx(5 * size.prefill_s(mean_input), rel=0.01)
     assert loaded.spec.options_of("prefix")["enable_prefix_caching"] is True
     assert loaded.spec.options_of("base")["batching"] == "static"
     assert loaded.spec.options_of("base")["model"] == "a model"
     plan = make_plan(load_spec({**loaded.workload, "duration_s": 300.0}), seed=1, salt="")
     asked = [r.num_input_tokens for r in plan.requests]
-    assert sum(asked) / len(asked) == pytest.approx(MEAN_INPUT, rel=0.25)
+    assert sum(asked) / len(asked) == pytest.approx(mean_input, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "tpot_s", "expected"),
+    [
+        (0.4, 0.02, 128),  # prompts are dear: an answer's share of decoding is worth 152 tokens, in steps of 64
+        (0.06, 0.01, 512),  # 0.24 s of decoding at 0.47 ms a token
+        (2.0, 0.01, LEAST_SHARED),
+        (0.01, 0.05, MOST_SHARED),
+    ],
+)
+def test_the_shared_prompt_is_worth_an_answer_on_any_machine(ttft_s: float, tpot_s: float, expected: int) -> None:
+    size = TargetSize(ttft_s=ttft_s, ttft_tokens=128, tpot_s=tpot_s, parallel=4.0, max_model_len=2048)
+    assert shared_tokens(size) == expected
+    assert expected + 48 + 128 < BASE["max_model_len"]

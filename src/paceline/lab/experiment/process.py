@@ -284,8 +284,9 @@ def _json(answer: httpx.Response) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def paceline_argv(options: Mapping[str, Any], extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """`paceline serve` on a free port with these options. Names as in the option table, with or without a section."""
+def paceline_argv(options: Mapping[str, Any], extra: Sequence[str] = (), *, command: str = "serve") -> tuple[str, ...]:
+    """`paceline serve`, on a free port, or another command with these options. Names as in the option table, with or
+    without a section."""
     flags: list[str] = []
     for name, value in options.items():
         flag = "--" + name.rpartition(".")[2].replace("_", "-")
@@ -300,4 +301,5 @@ def paceline_argv(options: Mapping[str, Any], extra: Sequence[str] = ()) -> tupl
             flags += [flag, str(value)]
         else:
             raise ConfigError("an option of a server is a number, a text or a list", seen=f"{name} = {value!r}")
-    return (sys.executable, "-m", "paceline.cli.main", "serve", "--port", "0", *flags, *extra)
+    port = ("--port", "0") if command == "serve" else ()
+    return (sys.executable, "-m", "paceline.cli.main", command, *port, *flags, *extra)

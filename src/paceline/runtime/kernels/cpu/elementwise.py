@@ -1,4 +1,4 @@
-"""Normalisation, rotation, gated activation and the largest logit in native code: one call each. What it does not take goes to torch."""
+"""Normalisation, rotation, gated activation, largest logit: one native call each. What they do not take, torch does."""
 
 from __future__ import annotations
 
