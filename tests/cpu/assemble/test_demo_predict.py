@@ -10,10 +10,13 @@ import pytest
 from tests.fakes.model_folder import write_model
 
 from paceline.assemble.calibrate import calibrate
+from paceline.assemble.sim_engine import simulated_engine
+from paceline.assemble.step_cost import load_calibration, save_calibration
 from paceline.cli.demo_ladder import write_ladder
 from paceline.cli.demo_predict import Foretold, foretell, plan_lines, table
 from paceline.config import load_config
 from paceline.contracts.artefact import Estimate
+from paceline.errors import ConfigError
 from paceline.lab.experiment import load_experiment
 from paceline.lab.experiment.results import ExperimentResult, NodeResult, PointResult
 from paceline.lab.workload import TargetSize
@@ -81,15 +84,12 @@ def test_the_table_says_how_far_they_lie_apart() -> None:
     assert len({len(line) for line in lines}) == 1
 
 
-def test_a_calibration_of_other_activations_is_refused(tiny_llama: Path, timed: Path) -> None:
-    from paceline.assemble.sim_engine import simulated_engine
-    from paceline.errors import ConfigError
-
+def test_a_calibration_of_other_activations_is_refused(tiny_llama: Path, timed: Path, tmp_path: Path) -> None:
     config = load_config(flags={"model": str(tiny_llama), **SIZES})
     simulated_engine(config, calibration=timed)
-    other = msgspec.structs.replace(
-        config, model=msgspec.structs.replace(config.model, quantization="int8", activation_dtype="int8")
-    )
+    found = load_calibration(timed)
+    other = msgspec.structs.replace(found, key=msgspec.structs.replace(found.key, activations="int8"))
+    save_calibration(tmp_path / "other.json", other)
     with pytest.raises(ConfigError, match="something else") as raised:
-        simulated_engine(other, calibration=timed)
-    assert "activation_dtype float" in str(raised.value.seen)
+        simulated_engine(config, calibration=tmp_path / "other.json")
+    assert raised.value.seen == "activation_dtype int8"
