@@ -22,8 +22,6 @@ from paceline.runtime.threads import torch_alone
 from paceline.runtime.worker import Worker
 from paceline.runtime.worst_plan import StepLimits
 
-FEW_LOGITS = 1 << 19  # numbers that torch draws from as fast with one thread
-
 
 @dataclass(slots=True)
 class StepHandle:
@@ -70,7 +68,7 @@ class TorchExecutor:
     def submit(self, plan: StepPlan) -> StepHandle:
         inputs = self.runner.prepare(plan)
         begin = time.perf_counter()
-        with self._threads(0):
+        with self._threads():
             forward = self.runner.forward(plan, inputs)
         self._wait()
         return StepHandle(plan.step, forward, (time.perf_counter() - begin) * 1e3)
@@ -78,8 +76,7 @@ class TorchExecutor:
     def sample(self, handle: StepHandle, inputs: SampleInputs | None) -> None:
         assert handle.forward is not None, "sample is called once per submit"
         begin = time.perf_counter()
-        logits = handle.forward.logits
-        with self._threads(0 if logits is None else logits.numel()):
+        with self._threads():
             result = self.runner.sample(handle.forward, inputs)
         handle.forward = None
         self._wait()
@@ -96,9 +93,8 @@ class TorchExecutor:
     def close(self) -> None:
         """Nothing to release: tensors go with the object."""
 
-    def _threads(self, num_logits: int) -> AbstractContextManager[None]:
-        """Torch computes alone beside native kernels, but for draws from many logits."""
-        return torch_alone() if self.native and num_logits < FEW_LOGITS else nullcontext()
+    def _threads(self) -> AbstractContextManager[None]:
+        return torch_alone() if self.native else nullcontext()
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.contracts.step import RowAdmit, SampleInputs
+from paceline.runtime.kernels.dispatch import pick
 
 
 class TokenCounts:
@@ -96,23 +99,28 @@ class RowRules:
             for token in tokens:
                 self.counts.push(token)
 
-    def apply(self, logits: torch.Tensor, position: int, drafts: Sequence[int], mask: torch.Tensor | None) -> None:
-        """Change logits [V] of output `position`, the output being followed by `drafts`; `mask` [V], true = allowed."""
+    def apply(self, logits: torch.Tensor, position: int, drafts: Sequence[int], mask: np.ndarray | None) -> None:
+        """Change logits [V] of output `position`, the output being followed by `drafts`; `mask` [ceil(V / 32)] uint32
+        has a bit for each id that is allowed."""
         if len(self.bias):
             logits.index_add_(0, self.bias_ids, self.bias)
-        if position < self.min_tokens and (mask is None or self._leaves_any(mask)):
+        if position < self.min_tokens and (mask is None or self._leaves_any(mask, len(logits))):
             logits.index_fill_(0, self.stop_ids, -math.inf)
         if mask is not None:
-            logits.masked_fill_(~mask, -math.inf)
+            keep_allowed(logits, mask)
         if self.counts is not None:
             size = len(self.counts)
             self.push(drafts)
             self._penalise(logits, self.counts)
             self.counts.truncate(drafts, size)
 
-    def _leaves_any(self, mask: torch.Tensor) -> bool:
+    def _leaves_any(self, mask: np.ndarray, vocab_size: int) -> bool:
         """Does a grammar allow any id besides those that stop? If not, it is complete, however short the output is."""
-        return bool(mask.sum() > mask[self.stop_ids].sum())
+        left = mask.copy()
+        stops = self.stop_ids.cpu().numpy()
+        np.bitwise_and.at(left, stops >> 5, ~(np.uint32(1) << (stops & 31).astype(np.uint32)))
+        whole, rest = divmod(vocab_size, 32)
+        return bool(left[:whole].any() or (rest and left[whole] & np.uint32((1 << rest) - 1)))
 
     def _penalise(self, logits: torch.Tensor, seen: TokenCounts) -> None:
         ids = torch.from_numpy(seen.ids[: len(seen)].copy()).to(self.device)
@@ -125,12 +133,20 @@ class RowRules:
         logits[ids] = values
 
 
-def masks_by_row(inputs: SampleInputs | None, vocab_size: int, device: torch.device) -> dict[int, list[torch.Tensor]]:
-    """Row -> masks [V] (bool, true = allowed), one for each of its draws."""
-    found: dict[int, list[torch.Tensor]] = {}
-    if inputs is None:
-        return found
-    bits = np.unpackbits(inputs.masks.astype("<u4").view(np.uint8), axis=1, count=vocab_size, bitorder="little")
-    for row, allowed in zip(inputs.mask_row.tolist(), torch.from_numpy(bits.astype(bool)).to(device), strict=True):
-        found.setdefault(row, []).append(allowed)
+def keep_allowed(logits: torch.Tensor, mask: np.ndarray) -> None:
+    """logits [V] that the mask does not allow become -inf; `mask` as in `RowRules.apply`."""
+    _keep_allowed(logits.device.type)(logits, mask)
+
+
+@cache
+def _keep_allowed(device: str) -> Any:
+    return pick("keep_allowed", device, torch.float32, "fast")  # every kernel gives the same bits
+
+
+def masks_by_row(inputs: SampleInputs | None) -> dict[int, list[np.ndarray]]:
+    """Row -> masks as `RowRules.apply` takes them, one for each of its draws."""
+    found: dict[int, list[np.ndarray]] = {}
+    if inputs is not None:
+        for row, mask in zip(inputs.mask_row.tolist(), inputs.masks, strict=True):
+            found.setdefault(row, []).append(mask)
     return found

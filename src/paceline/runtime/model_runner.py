@@ -20,7 +20,7 @@ from paceline.contracts.step import Logits, RowFault, SampleInputs, StepPlan, St
 from paceline.errors import UnsupportedError
 from paceline.runtime.forward_context import ForwardContext, forward_context
 from paceline.runtime.input_batch import InputBatch, StepInputs
-from paceline.runtime.logit_rules import masks_by_row
+from paceline.runtime.logit_rules import keep_allowed, masks_by_row
 from paceline.runtime.logprobs import report
 from paceline.runtime.sampler import best, draw
 
@@ -102,7 +102,7 @@ class ModelRunner:
         draw_rows = plan.row[inputs.sampling]
         if self.rows.plain[draw_rows].all():
             return self._sample_plain(step, draw_rows, inputs, logits)
-        allowed = masks_by_row(masks, self.vocab_size, logits.device)
+        allowed = masks_by_row(masks)
         asked = [
             at for at, row in enumerate(inputs.draw_row.tolist()) if self.rows.admits[row].sampling.logprobs is not None
         ]
@@ -136,7 +136,7 @@ class ModelRunner:
         return _result(step, draw_rows, counts, [token for kept in tokens for token in kept], {})
 
     def _apply_rules(
-        self, plan: StepPlan, inputs: StepInputs, logits: torch.Tensor, allowed: dict[int, list[torch.Tensor]]
+        self, plan: StepPlan, inputs: StepInputs, logits: torch.Tensor, allowed: dict[int, list[np.ndarray]]
     ) -> None:
         if not self.rows.rules and not allowed:
             return
@@ -150,7 +150,7 @@ class ModelRunner:
                 if rules is not None:
                     rules.apply(logits[at + j], position + j, drafts[:j], mask)
                 elif mask is not None:
-                    logits[at + j].masked_fill_(~mask, float("-inf"))
+                    keep_allowed(logits[at + j], mask)
 
     def _draw_groups(self, plan: StepPlan, inputs: StepInputs) -> list[tuple[int, list[int], int]]:
         """Per row that draws: the row, its drafts, the index of its first draw."""

@@ -32,7 +32,6 @@ Shapes: S draws, s of them in a group, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,12 +41,12 @@ import torch
 
 from paceline.runtime import noise
 from paceline.runtime.kernels.dispatch import pick
-from paceline.runtime.kernels.reference.largest import PIECE, ids_of_pieces, piece_max
+from paceline.runtime.kernels.reference.draws import slabs
+from paceline.runtime.kernels.reference.largest import PIECE, ids_of_pieces
 
 NARROW = 128  # ids the narrow way looks at
 PIECES_SCORED = 4  # pieces the dense way scores exactly
 DENSE_TRIES = 4  # draws top_p may turn down before the wide way takes over
-SLAB = {"cpu": 1 << 16, "cuda": 1 << 25}  # numbers per run of passes: what fits the cache of a core, or a GPU
 NEVER = -math.inf
 
 
@@ -86,13 +85,14 @@ def draw(logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Largest value [S] and its lowest id [S] (int64) of logits [S, V] float32. A row with a NaN has the value NaN."""
-    found: tuple[torch.Tensor, torch.Tensor] = _largest(logits.device.type)(logits)
+    found: tuple[torch.Tensor, torch.Tensor] = _kernel("largest", logits.device.type)(logits)
     return found
 
 
 @cache
-def _largest(device: str) -> Any:
-    return pick("largest", device, torch.float32, "fast")  # also under reference numerics: all have the same bits
+def _kernel(op: str, device: str) -> Any:
+    """Also under reference numerics: which kernel serves changes no token."""
+    return pick(op, device, torch.float32, "fast")
 
 
 class _Ways:
@@ -104,15 +104,13 @@ class _Ways:
         def column(array: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(array).to(device)[:, None]  # [S, 1]
 
-        logits -= largest[:, None]
-        logits /= column(draws.temperature)
+        _kernel("draw_scale", device.type)(logits, largest, torch.from_numpy(draws.temperature).to(device))
         self.z = logits
         self.vocab_size = logits.shape[1]
         self.top_k, self.top_p = column(draws.top_k), column(draws.top_p)
         self.min_z = column(np.log(draws.min_p, out=np.full(len(draws.min_p), NEVER), where=draws.min_p > 0))
         self.multiplier, self.offset = column(draws.multiplier), column(draws.offset)
         self.typical_p = draws.typical_p
-        self.ids = torch.arange(self.vocab_size, dtype=torch.int32, device=device)
 
     def narrow(self, token: torch.Tensor, which: np.ndarray) -> None:
         rows = self._rows(which)
@@ -140,7 +138,7 @@ class _Ways:
         rows = self._rows(which)
         if not len(rows):
             return
-        bounds = torch.cat([self._piece_bounds(part) for part in self._slabs(rows)])
+        bounds = _kernel("draw_bounds", self.z.device.type)(self.z, rows, self.multiplier, self.offset)
         pieces = min(PIECES_SCORED, bounds.shape[1])
         top, piece = bounds.topk(min(pieces + 1, bounds.shape[1]), dim=1)
         rest = top[:, pieces] if top.shape[1] > pieces else torch.full_like(top[:, 0], NEVER)
@@ -187,26 +185,15 @@ class _Ways:
     def _rows(self, which: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.flatnonzero(which)).to(self.z.device)
 
-    def _slabs(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
-        cpu = SLAB["cpu"] * torch.get_num_threads()
-        size = max(1, SLAB.get(self.z.device.type, cpu) // self.vocab_size)
-        return iter(torch.split(rows, size))
-
     def _scores(self, values: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """z + noise, float64 like ids [s, n]."""
         return noise.gumbel(ids.to(torch.int32), self.multiplier[rows], self.offset[rows]).add_(values)
-
-    def _piece_bounds(self, rows: torch.Tensor) -> torch.Tensor:
-        """An upper bound of z + noise for each piece [s, pieces]."""
-        scores = self.z.index_select(0, rows)
-        noise.add_gumbel_bound(scores, self.ids, self.multiplier[rows], self.offset[rows])
-        return piece_max(scores)
 
     def _mass(self, rows: torch.Tensor, floor: torch.Tensor | None = None) -> torch.Tensor:
         """Sum of exp(z) over the row, or over what is strictly above `floor` [s, 1]; float64 [s, 1]."""
         sums = []
         at = 0
-        for part in self._slabs(rows):
+        for part in slabs(rows, self.vocab_size):
             z = self.z.index_select(0, part)
             mass = z.exp()
             if floor is not None:

@@ -86,14 +86,19 @@ def test_counts_equal_a_recount_after_any_pushes_and_undos() -> None:
     assert dict(zip(counts.ids[:n].tolist(), counts.counts[:n].tolist(), strict=True)) == expected
 
 
-def test_masks_are_unpacked_per_row_in_draft_order() -> None:
-    words = np.zeros((3, 2), dtype=np.uint32)
-    words[0, 0], words[1, 1], words[2, 0] = 0b101, 1 << 3, 1 << 31
-    masks = masks_by_row(SampleInputs(mask_row=np.asarray([4, 4, 2], np.int32), masks=words), 40, CPU)
-    assert [m.nonzero()[:, 0].tolist() for m in masks[4]] == [[0, 2], [35]]
-    assert masks[2][0].nonzero()[:, 0].tolist() == [31]
-    assert masks[2][0].shape == (40,)
-    assert masks_by_row(None, 40, CPU) == {}
+def words_of(*allowed: int, vocab_size: int = 40) -> np.ndarray:
+    words = np.zeros(-(-vocab_size // 32), dtype=np.uint32)
+    for token in allowed:
+        words[token // 32] |= np.uint32(1 << token % 32)
+    return words
+
+
+def test_masks_go_to_their_rows_in_draft_order() -> None:
+    words = np.stack([words_of(0, 2), words_of(35), words_of(31)])
+    masks = masks_by_row(SampleInputs(mask_row=np.asarray([4, 4, 2], np.int32), masks=words))
+    assert [mask.tolist() for mask in masks[4]] == [words_of(0, 2).tolist(), words_of(35).tolist()]
+    assert [mask.tolist() for mask in masks[2]] == [words_of(31).tolist()]
+    assert masks_by_row(None) == {}
 
 
 @pytest.mark.parametrize("with_penalty", [False, True])
@@ -101,5 +106,25 @@ def test_a_mask_survives_bias_and_penalties(with_penalty: bool) -> None:
     fields: dict[str, Any] = {"repetition_penalty": 3.0, "presence_penalty": -2.0} if with_penalty else {}
     rules = rules_of([1], [1], logit_bias={1: 100.0}, **fields)
     logits = torch.zeros(3)
-    rules.apply(logits, 1, [1], torch.tensor([True, False, True]))
+    rules.apply(logits, 1, [1], words_of(0, 2))
     assert logits[1] == -torch.inf
+    assert torch.isfinite(logits[[0, 2]]).all()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "stop_stays"),
+    [
+        ((3, 33), True),  # nothing but ids that stop: the text is complete, however short
+        ((3, 33, 39), False),
+        ((3, 33, 40), True),  # beyond the vocabulary there is nothing
+        ((3, 5), False),
+    ],
+)
+def test_min_tokens_gives_way_to_a_grammar_that_allows_only_an_end(allowed: tuple[int, ...], stop_stays: bool) -> None:
+    rules = rules_of([9], [], stops=(3, 33), min_tokens=2)
+    logits = torch.zeros(40)
+    rules.apply(logits, 0, [], words_of(*allowed, vocab_size=64))
+    assert bool(torch.isfinite(logits[3])) is stop_stays
+    assert torch.isfinite(logits).nonzero()[:, 0].tolist() == [
+        token for token in sorted(allowed) if token < 40 and (stop_stays or token not in (3, 33))
+    ]

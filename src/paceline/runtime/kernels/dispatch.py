@@ -118,17 +118,17 @@ def _bf16_products(op: str, where: str, why: str, dtype: torch.dtype) -> tuple[K
     )
 
 
-def _by_rows(op: str, why: str) -> Kernel:
+def _by_rows(op: str, why: str, *, module: str = "elementwise", levels: tuple[str, ...] = ("avx2", "avx512")) -> Kernel:
     """The native row of an operation on float32 rows."""
     return Kernel(
         op,
         "native",
-        f"{NATIVE}.elementwise:{op}",
+        f"{NATIVE}.{module}:{op}",
         why,
         devices=CPU,
         dtypes=(torch.float32,),
         lacks=_needs_any_native,
-        levels=AVX512,
+        levels=levels,
     )
 
 
@@ -302,7 +302,13 @@ TABLE: tuple[Kernel, ...] = (
         numerics=BOTH,
     ),
     _by_rows("largest", "one pass, one call; the reference's bits"),
+    _by_rows("draw_bounds", "one pass over logits that are drawn from", module="draws"),
+    _by_rows("draw_scale", "one pass; the reference's bits", module="draws"),
+    _by_rows("keep_allowed", "a grammar's words as they come; the reference's bits", module="draws", levels=()),
     Kernel("largest", "reference", f"{REFERENCE}.largest:largest", "maxima of pieces, then of one", numerics=BOTH),
+    Kernel("draw_bounds", "reference", f"{REFERENCE}.draws:draw_bounds", "passes over copies", numerics=BOTH),
+    Kernel("draw_scale", "reference", f"{REFERENCE}.draws:draw_scale", "two passes", numerics=BOTH),
+    Kernel("keep_allowed", "reference", f"{REFERENCE}.draws:keep_allowed", "words made a mask", numerics=BOTH),
 )
 OPS = tuple(dict.fromkeys(row.op for row in TABLE))
 

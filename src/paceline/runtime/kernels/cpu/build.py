@@ -33,6 +33,7 @@ AVX512 = (
 VNNI512 = (*AVX512, "-mavx512vnni")
 AVX512BF16 = (*VNNI512, "-mavx512bf16")
 AMX = (*AVX512BF16, "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+LEVELLED = ("linear.cpp", "attention.cpp", "elementwise.cpp", "draws.cpp")  # compiled for two levels
 # Source file, and instructions it may use beyond the processor family's own, the least first: where two units hold a
 # copy of the same library template the linker keeps the first, and that one must run wherever either does. Some are
 # compiled for two levels and put their functions into the namespace of each.
@@ -48,9 +49,9 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("int8.cpp", ()),
     ("int8_avx2.cpp", AVX2),
     ("kv_int8_avx2.cpp", AVX2),
-    *((name, (*AVX2, "-DPACELINE_LEVEL=avx2")) for name in ("linear.cpp", "attention.cpp", "elementwise.cpp")),
+    *((name, (*AVX2, "-DPACELINE_LEVEL=avx2")) for name in LEVELLED),
     ("int8_avxvnni.cpp", AVXVNNI),
-    *((name, (*AVX512, "-DPACELINE_LEVEL=avx512")) for name in ("linear.cpp", "attention.cpp", "elementwise.cpp")),
+    *((name, (*AVX512, "-DPACELINE_LEVEL=avx512")) for name in LEVELLED),
     ("int8_rows_avx512.cpp", AVX512),
     ("int8_vnni512.cpp", VNNI512),
     ("bf16_avx512bf16.cpp", AVX512BF16),

@@ -40,6 +40,19 @@ void paceline_cpu_largest(const float* x, float* value, std::int64_t* place, std
   largest({x, value, place, size, stride}, num_rows, num_threads);
 }
 
+void paceline_cpu_draw_bounds(const float* z, const std::int64_t* rows, const std::int32_t* multiplier,
+                              const std::int32_t* offset, float* out, std::int64_t num_draws, std::int64_t size,
+                              std::int64_t stride, std::int32_t num_threads) {
+  draw_bounds({z, rows, multiplier, offset, out, size, stride}, num_draws, num_threads);
+}
+
+void paceline_cpu_draw_scale(float* x, const float* largest, const float* temperature, std::int64_t num_rows,
+                             std::int64_t size, std::int64_t stride, std::int32_t num_threads) {
+  draw_scale({x, largest, temperature, size, stride}, num_rows, num_threads);
+}
+
+void paceline_cpu_keep_allowed(float* x, const std::uint32_t* words, std::int64_t size) { keep_allowed(x, words, size); }
+
 void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
                            std::int64_t num_heads, std::int64_t head_bytes, std::int64_t token_stride,
                            std::int64_t region_stride) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "bf16.h"
 #include "int8.h"
@@ -105,6 +106,32 @@ void add(float* x, const float* y, std::int64_t count, int num_threads) {
 void largest(const LargestTask& task, std::int64_t num_rows, int num_threads) {
   const auto run = at_level(avx2::largest, avx512::largest);
   share_rows(num_rows, task.size, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
+}
+
+void draw_bounds(const DrawBounds& task, std::int64_t num_draws, int num_threads) {
+  const auto run = at_level(avx2::draw_bounds, avx512::draw_bounds);
+  share_rows(num_draws, 4 * task.size, num_threads,  // a hash costs a few times what a product does
+             [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
+}
+
+void draw_scale(const DrawScale& task, std::int64_t num_rows, int num_threads) {
+  const auto run = at_level(avx2::draw_scale, avx512::draw_scale);
+  share_rows(num_rows, task.size, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
+}
+
+// A grammar allows nearly nothing, or nearly all: whole words are the common case.
+void keep_allowed(float* x, const std::uint32_t* words, std::int64_t size) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (std::int64_t id = 0; id < size; id += 32) {
+    const std::uint32_t word = words[id / 32];
+    const std::int64_t count = std::min<std::int64_t>(32, size - id);
+    if (word == 0) {
+      std::fill(x + id, x + id + count, kNever);
+    } else if (word != ~std::uint32_t{0}) {
+      for (std::int64_t i = 0; i < count; ++i)
+        if (!(word >> i & 1)) x[id + i] = kNever;
+    }
+  }
 }
 
 void attention(const AttentionStep& step, const AttentionLayer& layer) {

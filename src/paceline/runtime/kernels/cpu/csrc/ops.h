@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.h"
+#include "draws.h"
 #include "elementwise.h"
 #include "kv_int8.h"
 #include "linear.h"
@@ -18,6 +19,12 @@ void rope(const RopeTask& task, std::int64_t num_tokens, int num_threads);
 void gated(const GatedTask& task, std::int64_t num_tokens, int num_threads);
 void add(float* x, const float* y, std::int64_t count, int num_threads);
 void largest(const LargestTask& task, std::int64_t num_rows, int num_threads);
+void draw_bounds(const DrawBounds& task, std::int64_t num_draws, int num_threads);
+void draw_scale(const DrawScale& task, std::int64_t num_rows, int num_threads);
+
+// Numbers of x whose bit in `words` is not set become -inf.
+void keep_allowed(float* x, const std::uint32_t* words, std::int64_t size);
+
 void attention(const AttentionStep& step, const AttentionLayer& layer);
 
 // Copies token t's `num_heads` runs of `head_bytes` to slot slots[t] of each head's own region. Tokens lie `token_stride`
