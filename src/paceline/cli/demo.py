@@ -16,7 +16,7 @@ from paceline.errors import EngineError
 
 if TYPE_CHECKING:
     from paceline.lab.experiment.results import ExperimentResult
-    from paceline.lab.experiment.spec import LoadedExperiment
+    from paceline.lab.experiment.spec import Loaded
     from paceline.lab.workload import TargetSize
 
 QUESTION = "In two sentences: why does a library lend books for four weeks only?"
@@ -55,7 +55,7 @@ def demo(
 class Climbed(NamedTuple):
     """The ladder: its spec, what was measured, and the times of this machine's steps, taken before."""
 
-    loaded: LoadedExperiment
+    loaded: Loaded
     result: ExperimentResult
     calibration: Path
 

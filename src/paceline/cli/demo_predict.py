@@ -19,7 +19,7 @@ from paceline.errors import EngineError, PacelineError
 if TYPE_CHECKING:
     from paceline.contracts.artefact import Estimate
     from paceline.lab.experiment.results import ExperimentResult
-    from paceline.lab.experiment.spec import LoadedExperiment
+    from paceline.lab.experiment.spec import Loaded
 
 ROUNDS = 3  # of each size of step: the fewest that have a median
 FIGURES = {"goodput_rps": ("good/s", 1.0), "ttft_p50_s": ("TTFT p50 ms", 1e3), "tpot_p50_s": ("TPOT p50 ms", 1e3)}
@@ -51,7 +51,7 @@ def time_steps(options: Mapping[str, Any], report: Path) -> Path:
     return file
 
 
-def foretell(loaded: LoadedExperiment, result: ExperimentResult, calibration: Path) -> Iterator[Foretold]:
+def foretell(loaded: Loaded, result: ExperimentResult, calibration: Path) -> Iterator[Foretold]:
     """Every point that was measured and whose steps are those that were timed: other number types take other times."""
     from paceline.assemble.sim import simulate, simulated_engine
     from paceline.config import load_config
@@ -101,7 +101,7 @@ def table(foretold: Sequence[Foretold]) -> list[str]:
     ]
 
 
-def plan_lines(loaded: LoadedExperiment, result: ExperimentResult, calibration: Path, report: Path) -> list[str]:
+def plan_lines(loaded: Loaded, result: ExperimentResult, calibration: Path, report: Path) -> list[str]:
     """What the planner would run here for the ladder's requests, prompts and answers of any length up to theirs, beside
     the best that was measured. The ladder holds its rows few on purpose; a plan chooses them."""
     from paceline.assemble.plan import Asked
