@@ -30,6 +30,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_rope": (None, (*[_POINTER] * 3, *[_LONG] * 6, _INT)),
     "paceline_cpu_gated": (None, (_POINTER, _POINTER, *[_LONG] * 3, _INT, _INT)),
     "paceline_cpu_largest": (None, (*[_POINTER] * 3, *[_LONG] * 3, _INT)),
+    "paceline_cpu_attention_has_amx": (_INT, (_INT, _INT)),
     "paceline_cpu_attention": (None, (_POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER)),
     "paceline_cpu_scratch_size": (_LONG, (_POINTER, _LONG)),
     "paceline_cpu_run_blocks": (None, (_POINTER, _POINTER)),

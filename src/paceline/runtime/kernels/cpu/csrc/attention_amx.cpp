@@ -1,0 +1,448 @@
+// Attention over a cache of bfloat16 with tiles. Compiled with AVX-512 BF16 and AMX on; call it only where isa() is kAmx.
+//
+// Everything is turned: keys and numbers of a head are rows of tiles, and sixteen queries (a block) are their columns.
+//
+//   scores  [keys, queries]   = K [keys, head_dim]  x  Q turned [head_dim, queries]      K as it lies in the cache
+//   weights [keys, queries]   = 2^(score - peak), rounded to bfloat16                    a lane of a register is a query
+//   sums    [head_dim, queries] += V turned [head_dim, keys]  x  weights                 V turned once for all blocks
+//   totals  [1, queries]        += ones [1, keys]  x  weights
+//
+// So softmax needs no sum or maximum across a register, and neither K nor weights are turned. Keys come in chunks of
+// kAmxKeys at fixed places of the sequence, and a block has one peak for a chunk: first all products of scores, then all float
+// work, then all other products, which is what tiles and registers beside each other like best (docs/concepts/cpu-kernels.md).
+//
+// A row's bits are its own: a tile instruction adds 32 keys (or numbers of a head) to a sum in an order that knows nothing of
+// the other columns; weights of zero leave a sum as it is, and so does a peak that stays.
+//
+// Rounded to bfloat16 beside what the cache holds: queries and weights. A weight's total is that of rounded weights.
+#include "attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "bf16_widen.h"
+#include "exp.h"
+#include "turn_avx512.h"
+
+namespace paceline {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr int kLanes = 16;                            // queries of a block
+constexpr int kGroup = 32;                            // keys or numbers that a tile instruction adds up
+constexpr int kGroups = kAmxKeys / kGroup, kParts = kAmxKeys / kKeys;
+constexpr int kBlocks = kAmxTileRows / kLanes;        // of a tile
+constexpr int kMoreBlocks = kTileRows / kLanes;       // for the queries of one of its members
+constexpr int kHalfTile = 512;                        // bfloat16 numbers of a tile
+
+// Tiles 0 .. 3: sums. 4: totals, one row. 5: ones, one row. 6: left, 7: right side of a product.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t num_rows[16] = {16, 16, 16, 16, 1, 1, 16, 16};
+};
+
+// Up to sixteen queries. Lanes without one repeat the first, and nobody reads them.
+struct Block {
+  alignas(64) float peak[kLanes], total[kLanes];   // peak: of scores in powers of two
+  std::int64_t position[kLanes], lowest[kLanes];   // the last and the first key that a query sees
+  std::int64_t first_end, last_end, first_begin, last_begin;  // of those ranges
+  const float* query[kLanes];
+  float* out[kLanes];
+  int count;
+  bool begun;  // it has sums
+};
+
+struct State {
+  Block block[kBlocks + kMoreBlocks];
+  alignas(64) std::uint32_t q[(kBlocks + kMoreBlocks) * kLanes * kMaxHeadDim / 2];  // pairs of numbers [dim / 2][lanes]
+  alignas(64) float sum[(kBlocks + kMoreBlocks) * kLanes * kMaxHeadDim];            // [dim, see turn_values][lanes]
+  alignas(64) std::uint16_t values[kAmxKeys * kMaxHeadDim];                         // tiles [dim / 16][groups][16][32]
+  alignas(64) float scores[kAmxKeys * kLanes];
+  alignas(64) std::uint32_t weights[kAmxKeys / 2 * kLanes];  // pairs of keys
+  alignas(64) std::uint16_t copied[2][kAmxKeys * kMaxHeadDim];
+  alignas(64) std::uint16_t ones[kGroup];
+};
+
+// A chunk of the keys: where rows of kKeys keys and values begin. Null: no key of [from, to) among them.
+struct Chunk {
+  std::int64_t base;
+  int from, to;
+  const std::uint16_t *key[kParts], *value[kParts];
+};
+
+// What is the same for all blocks of a walk.
+struct Walk {
+  const AttentionStep& step;
+  State& state;
+  const std::uint16_t *k, *v;
+  const std::int32_t* table;
+  int dim;
+
+  float* sums(int block) const { return state.sum + block * kLanes * dim; }
+  std::uint32_t* queries(int block) const { return state.q + block * kLanes * dim / 2; }
+};
+
+// Blocks whose size is no multiple of kKeys: keys of the chunk gathered to where they lie one after another.
+void gather(const Walk& w, Chunk& chunk) {
+  for (int j = chunk.from; j < chunk.to; ++j) {
+    const std::int64_t at = chunk.base + j, block = w.table[at / w.step.block_size];
+    const std::int64_t slot = (block * w.step.block_size + at % w.step.block_size) * w.dim;
+    const auto size = static_cast<std::size_t>(w.dim) * sizeof(std::uint16_t);
+    std::memcpy(w.state.copied[0] + j * w.dim, w.k + slot, size);
+    std::memcpy(w.state.copied[1] + j * w.dim, w.v + slot, size);
+  }
+}
+
+Chunk find_chunk(const Walk& w, std::int64_t base, std::int64_t begin, std::int64_t end) {
+  Chunk found{};
+  found.base = base;
+  found.from = static_cast<int>(std::max<std::int64_t>(begin - base, 0));
+  found.to = static_cast<int>(std::min<std::int64_t>(end - base, kAmxKeys));
+  const bool together = w.step.block_size % kKeys == 0;
+  for (int part = found.from / kKeys; part * kKeys < found.to; ++part) {
+    const std::int64_t at = base + part * kKeys;
+    if (together) {
+      const std::int64_t slot = std::int64_t{w.table[at / w.step.block_size]} * w.step.block_size + at % w.step.block_size;
+      found.key[part] = w.k + slot * w.dim;
+      found.value[part] = w.v + slot * w.dim;
+    } else {
+      found.key[part] = w.state.copied[0] + part * kKeys * w.dim;
+      found.value[part] = w.state.copied[1] + part * kKeys * w.dim;
+    }
+  }
+  return found;
+}
+
+// Blocks lie anywhere, so the processor cannot guess what comes next: `part` of it, into the second-level cache.
+void fetch(const Chunk& chunk, int part, int dim) {
+  if (chunk.key[part] == nullptr) return;
+  for (int line = 0; line < kKeys * dim; line += 32) {
+    _mm_prefetch(reinterpret_cast<const char*>(chunk.key[part] + line), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(chunk.value[part] + line), _MM_HINT_T1);
+  }
+}
+
+// Values of 32 keys as left sides: row i of tile 2 u + h has the 32 values of number 32 u + 8 (i / 4) + 4 h + i % 4 of a head,
+// which is the order that interleaving leaves them in. Zeros for keys outside [from, to).
+void turn_values(const Walk& w, const Chunk& chunk, int group) {
+  const int from = std::max(chunk.from - kGroup * group, 0), to = std::min(chunk.to - kGroup * group, kGroup);
+  const auto row = [&](int j, int number) {
+    if (j < from || j >= to) return _mm512_setzero_si512();
+    return _mm512_loadu_si512(chunk.value[2 * group + j / kKeys] + j % kKeys * w.dim + number);
+  };
+  for (int number = 0; number < w.dim; number += kGroup)
+    for (int half = 0; half < 2; ++half) {
+      __m512i turned[16];
+#pragma GCC unroll 16
+      for (int j = 0; j < 16; ++j) {
+        const __m512i even = row(2 * j, number), odd = row(2 * j + 1, number);
+        turned[j] = half == 0 ? _mm512_unpacklo_epi16(even, odd) : _mm512_unpackhi_epi16(even, odd);
+      }
+      turn_16(turned);
+      std::uint16_t* to_tile = w.state.values + ((number / 16 + half) * kGroups + group) * kHalfTile;
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) _mm512_store_si512(to_tile + 32 * i, turned[i]);
+    }
+}
+
+// Scores of groups [first, last) of the chunk. Those of keys that are not there are anything.
+void score(const Walk& w, const Chunk& chunk, int block, int first, int last) {
+  const std::uint32_t* q = w.queries(block);
+  const int stride = 2 * w.dim;
+  for (int group = first; group < last; ++group) {
+    const std::uint16_t *one = chunk.key[2 * group], *two = chunk.key[2 * group + 1];
+    if (one == nullptr) one = two;
+    if (two == nullptr) two = one;
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int number = 0; number < w.dim; number += kGroup) {
+      _tile_loadd(7, q + number / 2 * kLanes, 64);
+      _tile_loadd(6, one + number, stride);
+      _tile_dpbf16ps(0, 6, 7);
+      _tile_loadd(6, two + number, stride);
+      _tile_dpbf16ps(1, 6, 7);
+    }
+    float* to = w.state.scores + group * kGroup * kLanes;
+    _tile_stored(0, to, 64);
+    _tile_stored(1, to + kKeys * kLanes, 64);
+  }
+}
+
+// Each lane's largest score among keys [begin, end), once they are what weights are made of.
+template <bool masked, bool capped>
+__m512 largest_scores(const Walk& w, const Chunk& chunk, const Block& block, int begin, int end) {
+  alignas(64) std::int32_t lowest[kLanes], past[kLanes];
+  if constexpr (masked)
+    for (int lane = 0; lane < kLanes; ++lane) {
+      lowest[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(block.lowest[lane] - chunk.base, chunk.from, kAmxKeys));
+      past[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(block.position[lane] + 1 - chunk.base, 0, chunk.to));
+    }
+  float* at = w.state.scores + begin * kLanes;
+  __m512 most[2] = {_mm512_set1_ps(kNothing), _mm512_set1_ps(kNothing)};
+  for (int key = begin; key < end; ++key, at += kLanes) {
+    __m512 score = _mm512_load_ps(at);
+    if constexpr (capped) {
+      const Sixteen cap = all<Sixteen>(w.step.softcap);
+      score = (cap * tanh_of(Sixteen{score} * all<Sixteen>(w.step.scale / w.step.softcap))).v;
+    }
+    if constexpr (masked) {
+      const __m512i place = _mm512_set1_epi32(key);
+      const __mmask16 seen = _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(_mm512_load_si512(lowest), place), place,
+                                                          _mm512_load_si512(past));
+      score = _mm512_mask_mov_ps(_mm512_set1_ps(kNothing), seen, score);
+    }
+    if constexpr (masked || capped) _mm512_store_ps(at, score);
+    most[key % 2] = _mm512_max_ps(score, most[key % 2]);  // of a pair with a NaN the second
+  }
+  return _mm512_max_ps(most[0], most[1]);
+}
+
+// 2^x to 0.0075 %, with half a unit of bfloat16 on top, so that cutting it there rounds to nearest. The polynomial is the
+// minimax one for the fraction of x. 0 for -infinity, NaN for NaN.
+[[gnu::always_inline]] inline __m512i weight_of(__m512 x) {
+  const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
+  __m512 sum = _mm512_set1_ps(0.0780245227f);
+  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0.226067155f));
+  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0.695833541f));
+  sum = _mm512_fmadd_ps(sum, fraction, _mm512_set1_ps(0.999925219f + 1.0f / 256));
+  return _mm512_castps_si512(_mm512_scalef_ps(sum, x));  // times 2^floor(x)
+}
+
+// Sums and totals so far count `keep` times as much.
+void rescale(const Walk& w, int block, __m512 keep) {
+  float* sum = w.sums(block);
+  for (int number = 0; number < w.dim; ++number, sum += kLanes) _mm512_store_ps(sum, _mm512_mul_ps(keep, _mm512_load_ps(sum)));
+  float* total = w.state.block[block].total;
+  _mm512_store_ps(total, _mm512_mul_ps(keep, _mm512_load_ps(total)));
+}
+
+// Scores of keys [begin, end), multiples of kGroup, become weights; the peak follows, and with it the sums.
+void weigh(const Walk& w, const Chunk& chunk, int at, int begin, int end) {
+  constexpr float kLog2E = 1.44269504f;
+  Block& block = w.state.block[at];
+  const bool masked = chunk.from > begin || chunk.to < end || block.last_begin > chunk.base + begin ||
+                      block.first_end < chunk.base + end;
+  const bool capped = w.step.softcap != 0.0f;
+  const auto largest = masked ? (capped ? largest_scores<true, true> : largest_scores<true, false>)
+                              : (capped ? largest_scores<false, true> : largest_scores<false, false>);
+  const __m512 unit = _mm512_set1_ps(capped ? kLog2E : w.step.scale * kLog2E);  // a score's in powers of two
+  const __m512 before = _mm512_load_ps(block.peak), nothing = _mm512_set1_ps(kNothing);
+  __m512 peak = _mm512_max_ps(_mm512_mul_ps(unit, largest(w, chunk, block, begin, end)), before);
+  _mm512_store_ps(block.peak, peak);
+  const __mmask16 moved = _mm512_cmp_ps_mask(peak, before, _CMP_NEQ_UQ);
+  peak = _mm512_mask_mov_ps(peak, _mm512_cmp_ps_mask(peak, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());  // seen nothing yet
+  if (block.begun && moved != 0) {
+    const __m512 keep = exp_of(Sixteen{_mm512_mul_ps(_mm512_sub_ps(before, peak), _mm512_set1_ps(0.693147181f))}).v;
+    rescale(w, at, _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), moved, keep));
+  }
+  const float* score = w.state.scores + begin * kLanes;
+  std::uint32_t* to = w.state.weights + begin / 2 * kLanes;
+  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+#pragma GCC unroll 2
+  for (int key = begin; key < end; key += 2, score += 2 * kLanes, to += kLanes) {
+    const __m512i even = weight_of(_mm512_fmsub_ps(_mm512_load_ps(score), unit, peak));
+    const __m512i odd = weight_of(_mm512_fmsub_ps(_mm512_load_ps(score + kLanes), unit, peak));
+    _mm512_store_si512(to, _mm512_ternarylogic_epi32(odd, high, _mm512_srli_epi32(even, 16), 0xea));  // (a & b) | c
+  }
+}
+
+// Four (or two) tiles of sums from `number` on, and with `counting` the totals: weights of groups [first, last) come in.
+template <bool four, bool counting>
+void mix_tiles(const Walk& w, int block, int number, int first, int last) {
+  float* sum = w.sums(block) + number * kLanes;
+  float* total = w.state.block[block].total;
+  if (w.state.block[block].begun) {
+    _tile_loadd(0, sum, 64);
+    _tile_loadd(1, sum + 256, 64);
+    if constexpr (four) _tile_loadd(2, sum + 512, 64);
+    if constexpr (four) _tile_loadd(3, sum + 768, 64);
+    if constexpr (counting) _tile_loadd(4, total, 64);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (four) _tile_zero(2);
+    if constexpr (four) _tile_zero(3);
+    if constexpr (counting) _tile_zero(4);
+  }
+  const std::uint16_t* values = w.state.values + number * kAmxKeys;
+  for (int group = first; group < last; ++group) {
+    const std::uint16_t* at = values + group * kHalfTile;
+    _tile_loadd(7, w.state.weights + group * kGroup / 2 * kLanes, 64);
+    _tile_loadd(6, at, 64);
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_loadd(6, at + kGroups * kHalfTile, 64);
+    _tile_dpbf16ps(1, 6, 7);
+    if constexpr (four) {
+      _tile_loadd(6, at + 2 * kGroups * kHalfTile, 64);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(6, at + 3 * kGroups * kHalfTile, 64);
+      _tile_dpbf16ps(3, 6, 7);
+    }
+    if constexpr (counting) _tile_dpbf16ps(4, 5, 7);
+  }
+  _tile_stored(0, sum, 64);
+  _tile_stored(1, sum + 256, 64);
+  if constexpr (four) _tile_stored(2, sum + 512, 64);
+  if constexpr (four) _tile_stored(3, sum + 768, 64);
+  if constexpr (counting) _tile_stored(4, total, 64);
+}
+
+void mix(const Walk& w, int block, int first, int last) {
+  int number = 0;
+  for (; number + 64 <= w.dim; number += 64)
+    number == 0 ? mix_tiles<true, true>(w, block, 0, first, last) : mix_tiles<true, false>(w, block, number, first, last);
+  if (number < w.dim)
+    number == 0 ? mix_tiles<false, true>(w, block, 0, first, last) : mix_tiles<false, false>(w, block, number, first, last);
+  w.state.block[block].begun = true;
+}
+
+// Blocks [first, last) past keys [begin, end) of the sequence.
+void walk(const Walk& w, int first, int last, std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return;
+  Chunk next = find_chunk(w, begin / kAmxKeys * kAmxKeys, begin, end);
+  while (next.base < end) {
+    Chunk chunk = next;
+    next = chunk.base + kAmxKeys < end ? find_chunk(w, chunk.base + kAmxKeys, begin, end) : Chunk{end, 0, 0, {}, {}};
+    if (w.step.block_size % kKeys != 0) gather(w, chunk);
+    for (int group = chunk.from / kGroup; group * kGroup < chunk.to; ++group) turn_values(w, chunk, group);
+    for (int part = 0; part < kParts; ++part) fetch(next, part, w.dim);
+    for (int b = first; b < last; ++b) {
+      const Block& block = w.state.block[b];
+      const std::int64_t from = std::max<std::int64_t>(chunk.from, block.first_begin - chunk.base);
+      const std::int64_t to = std::min<std::int64_t>(chunk.to, block.last_end - chunk.base);
+      if (from >= to) continue;
+      const int first_group = static_cast<int>(from) / kGroup, last_group = (static_cast<int>(to) + kGroup - 1) / kGroup;
+      score(w, chunk, b, first_group, last_group);
+      weigh(w, chunk, b, first_group * kGroup, last_group * kGroup);
+      mix(w, b, first_group, last_group);
+    }
+  }
+}
+
+// Once a block has its queries: what all of them have in common, lanes that are left, and queries turned.
+void close(const Walk& w, int at) {
+  Block& block = w.state.block[at];
+  for (int lane = block.count; lane < kLanes; ++lane) {
+    block.position[lane] = block.position[0];
+    block.lowest[lane] = block.lowest[0];
+    block.peak[lane] = block.peak[0];
+  }
+  const auto [least, most] = std::minmax_element(block.position, block.position + kLanes);
+  block.first_end = *least + 1, block.last_end = *most + 1;
+  const auto [first, last] = std::minmax_element(block.lowest, block.lowest + kLanes);
+  block.first_begin = *first, block.last_begin = *last;
+  for (int number = 0; number < w.dim; number += kGroup) {
+    __m512i turned[16];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float* q = block.query[lane < block.count ? lane : 0] + number;
+      turned[lane] = bf16_of(_mm512_loadu_ps(q), _mm512_loadu_ps(q + 16));
+    }
+    turn_16(turned);
+#pragma GCC unroll 16
+    for (int pair = 0; pair < 16; ++pair) _mm512_store_si512(w.queries(at) + (number / 2 + pair) * kLanes, turned[pair]);
+  }
+}
+
+void open(Block& block, int count) {
+  block.count = count;
+  block.begun = false;
+  for (int lane = 0; lane < kLanes; ++lane) block.peak[lane] = kNothing, block.total[lane] = 0.0f;
+}
+
+// Lane `lane` of `block` goes on as lane `other_lane` of `other`.
+void move_lane(const Walk& w, int block, int lane, int other, int other_lane) {
+  const Block& from = w.state.block[block];
+  Block& to = w.state.block[other];
+  to.peak[other_lane] = from.peak[lane];
+  to.total[other_lane] = from.total[lane];
+  to.position[other_lane] = from.position[lane];
+  to.lowest[other_lane] = from.lowest[lane];
+  to.query[other_lane] = from.query[lane];
+  to.out[other_lane] = from.out[lane];
+  to.begun = true;
+  const float* sum = w.sums(block) + lane;
+  float* moved = w.sums(other) + other_lane;
+  for (int number = 0; number < w.dim; ++number) moved[number * kLanes] = sum[number * kLanes];
+}
+
+// What a block found, divided by its totals, to its place and in the order of a head.
+void write(const Walk& w, int at) {
+  const Block& block = w.state.block[at];
+  const __m512 part = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_load_ps(block.total));
+  const float* sum = w.sums(at);
+  for (int number = 0; number < w.dim; number += kGroup, sum += kGroup * kLanes) {
+    __m512i low[16], high[16];
+    for (int i = 0; i < 16; ++i) {
+      low[i] = _mm512_castps_si512(_mm512_mul_ps(part, _mm512_load_ps(sum + i * kLanes)));
+      high[i] = _mm512_castps_si512(_mm512_mul_ps(part, _mm512_load_ps(sum + (16 + i) * kLanes)));
+    }
+    turn_16(low);
+    turn_16(high);
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    for (int lane = 0; lane < block.count; ++lane) {
+      _mm512_storeu_si512(block.out[lane] + number, _mm512_permutex2var_epi64(low[lane], first, high[lane]));
+      _mm512_storeu_si512(block.out[lane] + number + 16, _mm512_permutex2var_epi64(low[lane], second, high[lane]));
+    }
+  }
+}
+
+}  // namespace
+
+void attention_tile_amx(const AttentionStep& step, const AttentionLayer& layer, std::int64_t index, int head) {
+  static thread_local State state;
+  const AttentionTile& tile = step.tiles[index];
+  const AttentionMember* members = step.members + tile.first_member;
+  const int per_kv = step.num_heads / step.num_kv_heads, dim = step.head_dim;
+  const auto* kv = static_cast<const std::uint16_t*>(layer.kv);
+  const auto on = [&](const AttentionMember& member) {
+    return Walk{step, state, kv + layer.region * head, kv + layer.region * (step.num_kv_heads + head),
+                step.tables + member.row * step.table_stride, dim};
+  };
+
+  int rows = 0;
+  for (int m = 0; m < tile.num_members; ++m) rows += members[m].num_queries * per_kv;
+  const int blocks = (rows + kLanes - 1) / kLanes;
+  for (int b = 0; b < blocks; ++b) open(state.block[b], std::min(rows - b * kLanes, kLanes));
+  for (int m = 0, at = 0; m < tile.num_members; ++m)
+    for (int i = 0; i < members[m].num_queries; ++i) {
+      const AttentionRow& row = step.rows[members[m].row];
+      const std::int64_t query = members[m].first_query + i, token = row.first_token + query, position = row.context + query;
+      for (int g = 0; g < per_kv; ++g, ++at) {
+        Block& block = state.block[at / kLanes];
+        const int lane = at % kLanes;
+        block.query[lane] = layer.q + token * layer.q_stride + (head * per_kv + g) * dim;
+        block.out[lane] = layer.out + (token * step.num_heads + head * per_kv + g) * dim;
+        block.position[lane] = position;
+        block.lowest[lane] = step.window > 0 ? std::max<std::int64_t>(position - step.window + 1, 0) : 0;
+      }
+    }
+
+  const TileConfig config;
+  asm volatile("ldtilecfg %0" : : "m"(config));  // the library's own function tells GCC 12 of eight bytes only
+  std::fill_n(state.ones, kGroup, std::uint16_t{0x3f80});
+  _tile_loadd(5, state.ones, 64);
+  const Walk first = on(members[0]);
+  for (int b = 0; b < blocks; ++b) close(first, b);
+  if (tile.num_members == 1) {
+    walk(first, 0, blocks, state.block[0].first_begin, state.block[blocks - 1].last_end);
+    for (int b = 0; b < blocks; ++b) write(first, b);
+  } else {
+    walk(first, 0, blocks, 0, tile.shared);
+    const int own = (per_kv + kLanes - 1) / kLanes;
+    for (int m = 0; m < tile.num_members; ++m) {
+      const Walk w = on(members[m]);
+      for (int b = 0; b < own; ++b) open(state.block[kBlocks + b], std::min(per_kv - b * kLanes, kLanes));
+      for (int g = 0, at = m * per_kv; g < per_kv; ++g, ++at)
+        move_lane(w, at / kLanes, at % kLanes, kBlocks + g / kLanes, g % kLanes);
+      for (int b = kBlocks; b < kBlocks + own; ++b) close(w, b);
+      walk(w, kBlocks, kBlocks + own, tile.shared, state.block[kBlocks].last_end);
+      for (int b = kBlocks; b < kBlocks + own; ++b) write(w, b);
+    }
+  }
+  _tile_release();  // else the system would save and restore the tiles whenever the thread loses its core
+}
+
+}  // namespace paceline
