@@ -22,7 +22,7 @@ from paceline.runtime.kv_cache import LayerCache
 from paceline.runtime.threads import kernel_threads
 
 TILE_ROWS, KEYS, MAX_HEAD_DIM = 48, 16, 256  # csrc/attention.h
-AMX_TILE_ROWS, AMX_KEYS = 192, 128
+AMX_TILE_ROWS, AMX_KEYS = 192, 64
 PORTIONS = 4  # tiles for each thread, so that threads end together
 MIN_SHARED_TOKENS = 64  # of a common prefix, for sequences to be taken together
 ALONE_BELOW = 1 << 17  # multiply-adds that are not worth waking a thread

@@ -15,7 +15,7 @@ constexpr int kTileRows = 48;
 constexpr int kKeys = 16;
 constexpr int kMaxHeadDim = 256;
 constexpr int kAmxTileRows = 192;  // and of attention_tile_amx
-constexpr int kAmxKeys = 128;
+constexpr int kAmxKeys = 64;
 
 enum KVType : std::int32_t { kKVFloat32 = 0, kKVBFloat16 = 1, kKVFloat16 = 2, kKVInt8 = 3 };  // kKVInt8: kv_int8.h
 

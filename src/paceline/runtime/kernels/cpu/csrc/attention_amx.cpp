@@ -9,13 +9,15 @@
 //
 // So softmax needs no sum or maximum across a register, and neither K nor weights are turned. Keys come in chunks of
 // kAmxKeys at fixed places of the sequence, and a block has one peak for a chunk: first all products of scores, then all float
-// work, then all other products, which is what tiles and registers beside each other like best (docs/concepts/cpu-kernels.md).
+// work, then all other products, which is what tiles and registers beside each other like best.
 //
 // A row's bits are its own: a tile instruction adds 32 keys (or numbers of a head) to a sum in an order that knows nothing of
 // the other columns; weights of zero leave a sum as it is, and so does a peak that stays.
 //
 // Rounded to bfloat16 beside what the cache holds: queries and weights. A weight's total is that of rounded weights.
 #include "attention.h"
+
+#include <pmmintrin.h>
 
 #include <algorithm>
 #include <cstring>
@@ -34,6 +36,7 @@ constexpr int kGroup = 32;                            // keys or numbers that a 
 constexpr int kGroups = kAmxKeys / kGroup, kParts = kAmxKeys / kKeys;
 constexpr int kBlocks = kAmxTileRows / kLanes;        // of a tile
 constexpr int kMoreBlocks = kTileRows / kLanes;       // for the queries of one of its members
+constexpr int kChains = 8;                            // of maxima under way at once
 constexpr int kHalfTile = 512;                        // bfloat16 numbers of a tile
 
 // Tiles 0 .. 3: sums. 4: totals, one row. 5: ones, one row. 6: left, 7: right side of a product.
@@ -41,6 +44,15 @@ struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   std::uint8_t num_rows[16] = {16, 16, 16, 16, 1, 1, 16, 16};
+};
+
+// While it lives, numbers below 2^-126 count as zero here as they do in tiles. A weight that small would cost 200 ticks.
+struct Flushing {
+  unsigned before = _mm_getcsr();
+  Flushing() { _mm_setcsr(before | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON); }
+  ~Flushing() { _mm_setcsr(before); }
+  Flushing(const Flushing&) = delete;
+  Flushing& operator=(const Flushing&) = delete;
 };
 
 // Up to sixteen queries. Lanes without one repeat the first, and nobody reads them.
@@ -59,17 +71,22 @@ struct State {
   alignas(64) std::uint32_t q[(kBlocks + kMoreBlocks) * kLanes * kMaxHeadDim / 2];  // pairs of numbers [dim / 2][lanes]
   alignas(64) float sum[(kBlocks + kMoreBlocks) * kLanes * kMaxHeadDim];            // [dim, see turn_values][lanes]
   alignas(64) std::uint16_t values[kAmxKeys * kMaxHeadDim];                         // tiles [dim / 16][groups][16][32]
-  alignas(64) float scores[kAmxKeys * kLanes];
+  alignas(64) float scores[kAmxKeys * kLanes];               // of the block at work
   alignas(64) std::uint32_t weights[kAmxKeys / 2 * kLanes];  // pairs of keys
   alignas(64) std::uint16_t copied[2][kAmxKeys * kMaxHeadDim];
   alignas(64) std::uint16_t ones[kGroup];
 };
 
-// A chunk of the keys: where rows of kKeys keys and values begin. Null: no key of [from, to) among them.
+// A chunk of the keys: where rows of kKeys keys and values begin. Those with no key of [from, to): some other of the chunk.
 struct Chunk {
   std::int64_t base;
   int from, to;
   const std::uint16_t *key[kParts], *value[kParts];
+};
+
+// The groups of a chunk that a block sees something of.
+struct Part {
+  int block, first, last;
 };
 
 // What is the same for all blocks of a walk.
@@ -101,7 +118,9 @@ Chunk find_chunk(const Walk& w, std::int64_t base, std::int64_t begin, std::int6
   found.from = static_cast<int>(std::max<std::int64_t>(begin - base, 0));
   found.to = static_cast<int>(std::min<std::int64_t>(end - base, kAmxKeys));
   const bool together = w.step.block_size % kKeys == 0;
-  for (int part = found.from / kKeys; part * kKeys < found.to; ++part) {
+  const int first = found.from / kKeys, last = (found.to - 1) / kKeys;
+  for (int part = 0; part < kParts; ++part) {
+    if (part < first || part > last) continue;
     const std::int64_t at = base + part * kKeys;
     if (together) {
       const std::int64_t slot = std::int64_t{w.table[at / w.step.block_size]} * w.step.block_size + at % w.step.block_size;
@@ -112,12 +131,13 @@ Chunk find_chunk(const Walk& w, std::int64_t base, std::int64_t begin, std::int6
       found.value[part] = w.state.copied[1] + part * kKeys * w.dim;
     }
   }
+  for (int part = 0; part < kParts; ++part)
+    if (part < first || part > last) found.key[part] = found.key[first], found.value[part] = found.value[first];
   return found;
 }
 
 // Blocks lie anywhere, so the processor cannot guess what comes next: `part` of it, into the second-level cache.
 void fetch(const Chunk& chunk, int part, int dim) {
-  if (chunk.key[part] == nullptr) return;
   for (int line = 0; line < kKeys * dim; line += 32) {
     _mm_prefetch(reinterpret_cast<const char*>(chunk.key[part] + line), _MM_HINT_T1);
     _mm_prefetch(reinterpret_cast<const char*>(chunk.value[part] + line), _MM_HINT_T1);
@@ -147,27 +167,39 @@ void turn_values(const Walk& w, const Chunk& chunk, int group) {
     }
 }
 
-// Scores of groups [first, last) of the chunk. Those of keys that are not there are anything.
-void score(const Walk& w, const Chunk& chunk, int block, int first, int last) {
-  const std::uint32_t* q = w.queries(block);
+// Scores of one or two groups. All loads come before all stores: a load waits for a store in flight whose address agrees with
+// its own in the lower 12 bits. Scores of keys that are not there are anything.
+template <bool two>
+void score_groups(const Walk& w, const std::uint16_t* const* key, const std::uint32_t* q, float* scores) {
   const int stride = 2 * w.dim;
-  for (int group = first; group < last; ++group) {
-    const std::uint16_t *one = chunk.key[2 * group], *two = chunk.key[2 * group + 1];
-    if (one == nullptr) one = two;
-    if (two == nullptr) two = one;
-    _tile_zero(0);
-    _tile_zero(1);
-    for (int number = 0; number < w.dim; number += kGroup) {
-      _tile_loadd(7, q + number / 2 * kLanes, 64);
-      _tile_loadd(6, one + number, stride);
-      _tile_dpbf16ps(0, 6, 7);
-      _tile_loadd(6, two + number, stride);
-      _tile_dpbf16ps(1, 6, 7);
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (two) _tile_zero(2);
+  if constexpr (two) _tile_zero(3);
+  for (int number = 0; number < w.dim; number += kGroup) {
+    _tile_loadd(7, q + number / 2 * kLanes, 64);
+    _tile_loadd(6, key[0] + number, stride);
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_loadd(6, key[1] + number, stride);
+    _tile_dpbf16ps(1, 6, 7);
+    if constexpr (two) {
+      _tile_loadd(6, key[2] + number, stride);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(6, key[3] + number, stride);
+      _tile_dpbf16ps(3, 6, 7);
     }
-    float* to = w.state.scores + group * kGroup * kLanes;
-    _tile_stored(0, to, 64);
-    _tile_stored(1, to + kKeys * kLanes, 64);
   }
+  _tile_stored(0, scores, 64);
+  _tile_stored(1, scores + 256, 64);
+  if constexpr (two) _tile_stored(2, scores + 512, 64);
+  if constexpr (two) _tile_stored(3, scores + 768, 64);
+}
+
+void score(const Walk& w, const Chunk& chunk, const Part& part) {
+  const std::uint32_t* q = w.queries(part.block);
+  int group = part.first;
+  for (; group + 2 <= part.last; group += 2) score_groups<true>(w, chunk.key + 2 * group, q, w.state.scores + group * kGroup * kLanes);
+  if (group < part.last) score_groups<false>(w, chunk.key + 2 * group, q, w.state.scores + group * kGroup * kLanes);
 }
 
 // Each lane's largest score among keys [begin, end), once they are what weights are made of.
@@ -180,23 +212,30 @@ __m512 largest_scores(const Walk& w, const Chunk& chunk, const Block& block, int
       past[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(block.position[lane] + 1 - chunk.base, 0, chunk.to));
     }
   float* at = w.state.scores + begin * kLanes;
-  __m512 most[2] = {_mm512_set1_ps(kNothing), _mm512_set1_ps(kNothing)};
-  for (int key = begin; key < end; ++key, at += kLanes) {
-    __m512 score = _mm512_load_ps(at);
-    if constexpr (capped) {
-      const Sixteen cap = all<Sixteen>(w.step.softcap);
-      score = (cap * tanh_of(Sixteen{score} * all<Sixteen>(w.step.scale / w.step.softcap))).v;
+  __m512 most[kChains];
+  for (__m512& each : most) each = _mm512_set1_ps(kNothing);
+  for (int first = begin; first < end; first += kChains)
+#pragma GCC unroll 8
+    for (int i = 0; i < kChains; ++i, at += kLanes) {
+      __m512 score = _mm512_load_ps(at);
+      if constexpr (capped) {
+        const Sixteen cap = all<Sixteen>(w.step.softcap);
+        score = (cap * tanh_of(Sixteen{score} * all<Sixteen>(w.step.scale / w.step.softcap))).v;
+      }
+      if constexpr (masked) {
+        const __m512i place = _mm512_set1_epi32(first + i);
+        const __mmask16 begun = _mm512_cmple_epi32_mask(_mm512_load_si512(lowest), place);
+        const __mmask16 seen = _mm512_mask_cmplt_epi32_mask(begun, place, _mm512_load_si512(past));
+        score = _mm512_mask_mov_ps(_mm512_set1_ps(kNothing), seen, score);
+      }
+      if constexpr (masked || capped) _mm512_store_ps(at, score);
+      most[i] = _mm512_max_ps(score, most[i]);  // of a pair with a NaN the second
     }
-    if constexpr (masked) {
-      const __m512i place = _mm512_set1_epi32(key);
-      const __mmask16 seen = _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(_mm512_load_si512(lowest), place), place,
-                                                          _mm512_load_si512(past));
-      score = _mm512_mask_mov_ps(_mm512_set1_ps(kNothing), seen, score);
-    }
-    if constexpr (masked || capped) _mm512_store_ps(at, score);
-    most[key % 2] = _mm512_max_ps(score, most[key % 2]);  // of a pair with a NaN the second
-  }
-  return _mm512_max_ps(most[0], most[1]);
+#pragma GCC unroll 3
+  for (int width = kChains / 2; width > 0; width /= 2)
+#pragma GCC unroll 4
+    for (int i = 0; i < width; ++i) most[i] = _mm512_max_ps(most[i], most[i + width]);
+  return most[0];
 }
 
 // 2^x to 0.0075 %, with half a unit of bfloat16 on top, so that cutting it there rounds to nearest. The polynomial is the
@@ -212,15 +251,17 @@ __m512 largest_scores(const Walk& w, const Chunk& chunk, const Block& block, int
 
 // Sums and totals so far count `keep` times as much.
 void rescale(const Walk& w, int block, __m512 keep) {
+  if (_mm512_cmp_ps_mask(keep, _mm512_set1_ps(1.0f), _CMP_NEQ_UQ) == 0) return;
   float* sum = w.sums(block);
   for (int number = 0; number < w.dim; ++number, sum += kLanes) _mm512_store_ps(sum, _mm512_mul_ps(keep, _mm512_load_ps(sum)));
   float* total = w.state.block[block].total;
   _mm512_store_ps(total, _mm512_mul_ps(keep, _mm512_load_ps(total)));
 }
 
-// Scores of keys [begin, end), multiples of kGroup, become weights; the peak follows, and with it the sums.
-void weigh(const Walk& w, const Chunk& chunk, int at, int begin, int end) {
+// Scores become weights, and the peak follows. Returns what sums and totals so far count now.
+__m512 weigh(const Walk& w, const Chunk& chunk, const Part& part) {
   constexpr float kLog2E = 1.44269504f;
+  const int at = part.block, begin = part.first * kGroup, end = part.last * kGroup;
   Block& block = w.state.block[at];
   const bool masked = chunk.from > begin || chunk.to < end || block.last_begin > chunk.base + begin ||
                       block.first_end < chunk.base + end;
@@ -233,10 +274,6 @@ void weigh(const Walk& w, const Chunk& chunk, int at, int begin, int end) {
   _mm512_store_ps(block.peak, peak);
   const __mmask16 moved = _mm512_cmp_ps_mask(peak, before, _CMP_NEQ_UQ);
   peak = _mm512_mask_mov_ps(peak, _mm512_cmp_ps_mask(peak, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());  // seen nothing yet
-  if (block.begun && moved != 0) {
-    const __m512 keep = exp_of(Sixteen{_mm512_mul_ps(_mm512_sub_ps(before, peak), _mm512_set1_ps(0.693147181f))}).v;
-    rescale(w, at, _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), moved, keep));
-  }
   const float* score = w.state.scores + begin * kLanes;
   std::uint32_t* to = w.state.weights + begin / 2 * kLanes;
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
@@ -246,11 +283,14 @@ void weigh(const Walk& w, const Chunk& chunk, int at, int begin, int end) {
     const __m512i odd = weight_of(_mm512_fmsub_ps(_mm512_load_ps(score + kLanes), unit, peak));
     _mm512_store_si512(to, _mm512_ternarylogic_epi32(odd, high, _mm512_srli_epi32(even, 16), 0xea));  // (a & b) | c
   }
+  const __m512 keep = exp_of(Sixteen{_mm512_mul_ps(_mm512_sub_ps(before, peak), _mm512_set1_ps(0.693147181f))}).v;
+  return _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), moved, keep);
 }
 
 // Four (or two) tiles of sums from `number` on, and with `counting` the totals: weights of groups [first, last) come in.
 template <bool four, bool counting>
-void mix_tiles(const Walk& w, int block, int number, int first, int last) {
+void mix_tiles(const Walk& w, const Part& part, int number) {
+  const int block = part.block;
   float* sum = w.sums(block) + number * kLanes;
   float* total = w.state.block[block].total;
   if (w.state.block[block].begun) {
@@ -267,7 +307,7 @@ void mix_tiles(const Walk& w, int block, int number, int first, int last) {
     if constexpr (counting) _tile_zero(4);
   }
   const std::uint16_t* values = w.state.values + number * kAmxKeys;
-  for (int group = first; group < last; ++group) {
+  for (int group = part.first; group < part.last; ++group) {
     const std::uint16_t* at = values + group * kHalfTile;
     _tile_loadd(7, w.state.weights + group * kGroup / 2 * kLanes, 64);
     _tile_loadd(6, at, 64);
@@ -289,13 +329,14 @@ void mix_tiles(const Walk& w, int block, int number, int first, int last) {
   if constexpr (counting) _tile_stored(4, total, 64);
 }
 
-void mix(const Walk& w, int block, int first, int last) {
+void mix(const Walk& w, const Part& part, __m512 keep) {
   int number = 0;
+  if (w.state.block[part.block].begun) rescale(w, part.block, keep);
   for (; number + 64 <= w.dim; number += 64)
-    number == 0 ? mix_tiles<true, true>(w, block, 0, first, last) : mix_tiles<true, false>(w, block, number, first, last);
+    number == 0 ? mix_tiles<true, true>(w, part, 0) : mix_tiles<true, false>(w, part, number);
   if (number < w.dim)
-    number == 0 ? mix_tiles<false, true>(w, block, 0, first, last) : mix_tiles<false, false>(w, block, number, first, last);
-  w.state.block[block].begun = true;
+    number == 0 ? mix_tiles<false, true>(w, part, 0) : mix_tiles<false, false>(w, part, number);
+  w.state.block[part.block].begun = true;
 }
 
 // Blocks [first, last) past keys [begin, end) of the sequence.
@@ -307,16 +348,15 @@ void walk(const Walk& w, int first, int last, std::int64_t begin, std::int64_t e
     next = chunk.base + kAmxKeys < end ? find_chunk(w, chunk.base + kAmxKeys, begin, end) : Chunk{end, 0, 0, {}, {}};
     if (w.step.block_size % kKeys != 0) gather(w, chunk);
     for (int group = chunk.from / kGroup; group * kGroup < chunk.to; ++group) turn_values(w, chunk, group);
-    for (int part = 0; part < kParts; ++part) fetch(next, part, w.dim);
+    for (int part = next.from / kKeys; part * kKeys < next.to; ++part) fetch(next, part, w.dim);
     for (int b = first; b < last; ++b) {
       const Block& block = w.state.block[b];
       const std::int64_t from = std::max<std::int64_t>(chunk.from, block.first_begin - chunk.base);
       const std::int64_t to = std::min<std::int64_t>(chunk.to, block.last_end - chunk.base);
       if (from >= to) continue;
-      const int first_group = static_cast<int>(from) / kGroup, last_group = (static_cast<int>(to) + kGroup - 1) / kGroup;
-      score(w, chunk, b, first_group, last_group);
-      weigh(w, chunk, b, first_group * kGroup, last_group * kGroup);
-      mix(w, b, first_group, last_group);
+      const Part part = {b, static_cast<int>(from) / kGroup, (static_cast<int>(to) + kGroup - 1) / kGroup};
+      score(w, chunk, part);
+      mix(w, part, weigh(w, chunk, part));
     }
   }
 }
@@ -420,6 +460,7 @@ void attention_tile_amx(const AttentionStep& step, const AttentionLayer& layer, 
       }
     }
 
+  const Flushing flushing;
   const TileConfig config;
   asm volatile("ldtilecfg %0" : : "m"(config));  // the library's own function tells GCC 12 of eight bytes only
   std::fill_n(state.ones, kGroup, std::uint16_t{0x3f80});
