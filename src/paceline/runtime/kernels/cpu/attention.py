@@ -113,7 +113,8 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, params: Attention
     members, tiles = _prefill_tiles(counts, per_tile)
     if len(decoding):
         shared = params.window is None and per_tile > 1
-        more = _decode_tiles(decoding, contexts, tables.numpy() if shared else None, cache.block_size, per_tile, AMX_KEYS if amx else KEYS)
+        group = AMX_KEYS if amx else KEYS
+        more = _decode_tiles(decoding, contexts, tables.numpy() if shared else None, cache.block_size, per_tile, group)
         tiles = np.concatenate((tiles, more[1] + np.array([len(members), 0, 0])))
         members = np.concatenate((members, more[0]))
     # keys that each tile reads, times its queries: how long it takes
