@@ -2,6 +2,7 @@
 
     python benchmarks/kernels/attention.py --dtype float32 --threads 2
     python benchmarks/kernels/attention.py --caches
+    python benchmarks/kernels/attention.py --tiles
 
 Prints the least milliseconds per call, the step's plan built beforehand, beside the plain way: gather each row and call
 scaled_dot_product_attention on it. `plan` is the time to build the native kernel's plan, paid once per step.
@@ -9,6 +10,8 @@ scaled_dot_product_attention on it. `plan` is the time to build the native kerne
 `--caches`: the native kernel alone, queries of float32 over caches of float32, bfloat16 and int8 in turn, and how many
 sequences of a model of these sizes a GiB of each holds. A step's whole cache is one layer's: where it fits the
 processor's last cache it stays there, which the layers of a model do not.
+
+`--tiles`: the native kernel over a cache of bfloat16, in registers (avx512) and in tiles (amx) in turn.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from paceline.contracts.kv import KV_FORMATS
 from paceline.runtime.kernels.cpu.attention import attention as native
 from paceline.runtime.kernels.cpu.attention import plan_tiles
 from paceline.runtime.kernels.cpu.kv_write import write_int8_kv, write_kv
+from paceline.runtime.kernels.cpu.native import isa_levels, set_isa
 from paceline.runtime.kernels.reference.attention import attention as reference
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_cpu
 
@@ -111,6 +115,24 @@ def compare_caches(seconds: float) -> None:
         print(f"{kind}: {per_token} bytes a token in 30 layers, {2**30 // (2048 * per_token)} x 2048 tokens in a GiB")
 
 
+def compare_levels(seconds: float) -> None:
+    """Rounds go in turn, so that a drift of the machine meets both."""
+    levels = ("avx512", "amx")
+    if missing := set(levels) - set(isa_levels()):
+        raise SystemExit(f"this machine lacks {', '.join(sorted(missing))}: nothing to compare")
+    print(f"{'step':40}" + "".join(f"{level:>12}" for level in levels) + "  avx512 / amx")
+    for name, (rows, shared) in (STEPS | LONGER).items():
+        case = make_case(rows, **SIZES, shared=shared, kv_dtype=torch.bfloat16)
+        calls = []
+        for level in levels:  # the step's plan says which kernel takes it
+            set_isa(level)
+            calls.append(partial(native, case.q, case.kv, case.cache, case.fresh(), case.params))
+            calls[-1]()
+        with torch.inference_mode():
+            least = [min(times) for times in zip(*(least_each(calls, seconds / 8) for _ in range(4)), strict=True)]
+        print(f"{name:40}" + "".join(f"{ms:12.3f}" for ms in least) + f"{least[0] / least[1]:14.2f}", flush=True)
+
+
 def least_each(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
     return [least_ms(call, seconds) for call in calls]
 
@@ -121,8 +143,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=1.0, help="per number")
     parser.add_argument("--caches", action="store_true", help="compare types of the KV cache instead of kernels")
+    parser.add_argument("--tiles", action="store_true", help="compare attention in registers and in AMX tiles")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.tiles:
+        compare_levels(options.seconds)
+        return
     if options.caches:
         compare_caches(options.seconds)
         return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -131,3 +133,20 @@ def naive(case: Case) -> torch.Tensor:
             out.append((torch.softmax(scores, -1)[:, None] @ seen[params.num_heads :]).reshape(-1))
             at += 1
     return torch.stack(out)
+
+
+def ask_alone(
+    kernel: Callable[..., torch.Tensor], history: torch.Tensor, q: torch.Tensor, extra: dict[str, Any]
+) -> torch.Tensor:
+    """One row of its own whose K and V are `history`; its last positions ask `q`."""
+    context = len(history) - len(q)
+    case = make_case([(context, len(q))], seed=context, **extra)
+    table, size = case.metadata.groups[0].block_tables[0].long(), case.cache.block_size
+    window = extra.get("window")
+    lowest = 0 if window is None else max(0, context - window + 1) // size * size
+    positions = torch.arange(lowest, len(history))
+    held = history[lowest:].to(case.cache.kv.dtype)
+    write_kv(held, case.cache, table[positions // size] * size + positions % size)
+    case.q.copy_(q)
+    with torch.inference_mode():
+        return kernel(case.q, case.kv, case.cache, case.metadata, case.params)

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cpu.kernels.cases import Case, make_case, naive
+from tests.cpu.kernels.cases import Case, ask_alone, make_case, naive
 
 from paceline.errors import UnsupportedError
 from paceline.runtime.kernels.cpu import native
 from paceline.runtime.kernels.reference.attention import attention as reference
-from paceline.runtime.kernels.reference.kv_write import write_kv
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_cpu
 
 KERNELS = {"reference": reference, "torch-cpu": torch_cpu}
@@ -97,25 +96,10 @@ def test_bits_depend_on_the_row_alone(kernel: Callable[..., torch.Tensor], extra
             size = max(1, count // 3)
             for at in range(0, count, size):
                 q = queries[row][at : at + size]
-                got = alone(kernel, case.history[row][: context + at + len(q)], q, extra)
+                got = ask_alone(kernel, case.history[row][: context + at + len(q)], q, extra)
                 assert torch.equal(got, together[row][at : at + len(q)]), (row, at)
     finally:
         torch.set_num_threads(before)
-
-
-def alone(
-    kernel: Callable[..., torch.Tensor], history: torch.Tensor, q: torch.Tensor, extra: dict[str, Any]
-) -> torch.Tensor:
-    """One row of its own whose K and V are `history`; its last positions ask `q`."""
-    context = len(history) - len(q)
-    case = make_case([(context, len(q))], seed=context, **extra)
-    table, size = case.metadata.groups[0].block_tables[0].long(), case.cache.block_size
-    window = extra.get("window")
-    lowest = 0 if window is None else max(0, context - window + 1) // size * size
-    positions = torch.arange(lowest, len(history))
-    write_kv(history[lowest:], case.cache, table[positions // size] * size + positions % size)
-    case.q.copy_(q)
-    return run(kernel, case)
 
 
 def test_reference_refuses_block_sizes_that_cross_tiles() -> None:

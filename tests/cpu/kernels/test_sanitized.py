@@ -15,9 +15,9 @@ from paceline.runtime.kernels.cpu import build
 
 ROOT = Path(__file__).parents[3]
 WATCHED = [
-    *("test_native_attention.py", "test_native_blocks.py", "test_native_int8.py", "test_native_linear.py"),
+    *("test_native_attention.py", "test_attention_amx.py", "test_native_blocks.py", "test_native_linear.py"),
     *("test_elementwise.py", "test_kv_write.py", "test_kv_int8.py"),
-    *("test_isa.py", "test_native_int8_levels.py", "test_native_bf16.py"),
+    *("test_isa.py", "test_native_int8.py", "test_native_int8_levels.py", "test_native_bf16.py"),
 ]
 # Python and torch are not watched and free at exit what they please. The runtime must be loaded before them.
 RUN = {"ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}

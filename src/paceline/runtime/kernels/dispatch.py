@@ -228,6 +228,15 @@ TABLE: tuple[Kernel, ...] = (
     ),
     Kernel(
         "attention",
+        "native-amx",
+        f"{NATIVE}.attention:attention",
+        "the native one, in tiles over a cache of bfloat16 where head_dim is a multiple of 32",
+        devices=CPU,
+        dtypes=(torch.bfloat16,),
+        lacks=_needs_tiles,
+    ),
+    Kernel(
+        "attention",
         "native",
         f"{NATIVE}.attention:attention",
         "blocks read where they lie, shared prefixes once; bits independent of the batch",

@@ -22,6 +22,8 @@ from paceline.runtime.kv_cache import LayerCache
 from paceline.runtime.threads import kernel_threads
 
 TILE_ROWS, KEYS, MAX_HEAD_DIM = 48, 16, 256  # csrc/attention.h
+AMX_TILE_ROWS, AMX_KEYS = 192, 64
+PORTIONS = 4  # tiles for each thread, so that threads end together
 MIN_SHARED_TOKENS = 64  # of a common prefix, for sequences to be taken together
 ALONE_BELOW = 1 << 17  # multiply-adds that are not worth waking a thread
 _KV_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
@@ -44,6 +46,7 @@ class _Step(ctypes.Structure):
         ("window", ctypes.c_int32),
         ("kv_type", ctypes.c_int32),
         ("num_threads", ctypes.c_int32),
+        ("amx", ctypes.c_int32),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
     )
@@ -101,14 +104,17 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, params: Attention
     assert tables.dtype == torch.int32
     assert tables.stride(1) == 1
     assert cache.kv.is_contiguous()
-    per_tile = TILE_ROWS // (params.num_heads // params.num_kv_heads)  # queries
+    kv_type = _KV_TYPES[cache.kv.dtype]
+    amx = bool(library().paceline_cpu_attention_has_amx(kv_type, params.head_dim))
+    per_tile = _queries_per_tile(int(counts.sum()), params, amx)
     starts = np.cumsum(counts) - counts
     rows = np.stack((starts, contexts), 1).astype(np.int64)
     decoding = np.flatnonzero(counts == 1)
     members, tiles = _prefill_tiles(counts, per_tile)
     if len(decoding):
         shared = params.window is None and per_tile > 1
-        more = _decode_tiles(decoding, contexts, tables.numpy() if shared else None, cache.block_size, per_tile)
+        group = AMX_KEYS if amx else KEYS
+        more = _decode_tiles(decoding, contexts, tables.numpy() if shared else None, cache.block_size, per_tile, group)
         tiles = np.concatenate((tiles, more[1] + np.array([len(members), 0, 0])))
         members = np.concatenate((members, more[0]))
     # keys that each tile reads, times its queries: how long it takes
@@ -127,12 +133,22 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, params: Attention
         params.head_dim,
         cache.block_size,
         params.window or 0,
-        _KV_TYPES[cache.kv.dtype],
+        kv_type,
         1 if alone else kernel_threads(),
+        int(amx),
         params.scale,
         params.softcap or 0.0,
     )
     return TilePlan(step, held)
+
+
+def _queries_per_tile(num_queries: int, params: AttentionParams, amx: bool) -> int:
+    """As many as a tile has room for. Tiles of AMX have more than a small step has for all threads."""
+    per_kv = params.num_heads // params.num_kv_heads
+    if not amx:
+        return TILE_ROWS // per_kv
+    even = -(-num_queries * params.num_kv_heads // (PORTIONS * kernel_threads()))
+    return min(AMX_TILE_ROWS // per_kv, max(even, TILE_ROWS // per_kv))
 
 
 def _prefill_tiles(counts: np.ndarray, per_tile: int) -> tuple[np.ndarray, np.ndarray]:
@@ -150,9 +166,9 @@ def _prefill_tiles(counts: np.ndarray, per_tile: int) -> tuple[np.ndarray, np.nd
 
 
 def _decode_tiles(
-    rows: np.ndarray, contexts: np.ndarray, tables: np.ndarray | None, block_size: int, per_tile: int
+    rows: np.ndarray, contexts: np.ndarray, tables: np.ndarray | None, block_size: int, per_tile: int, group: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with one query each, those that begin with the same blocks together. `tables` None: each alone."""
+    """Rows with one query each, those that begin with the same `group`s of keys together. `tables` None: each alone."""
     sizes, shared = [1] * len(rows), [0] * len(rows)
     if tables is not None and len(rows) > 1:
         firsts = tables[rows, 0]
@@ -163,7 +179,7 @@ def _decode_tiles(
             for begin, end in pairwise(ends):
                 for at in range(begin, end, per_tile):
                     together = rows[at : min(at + per_tile, end)]
-                    common = _num_shared(together, contexts, tables, block_size) if len(together) > 1 else 0
+                    common = _num_shared(together, contexts, tables, block_size, group) if len(together) > 1 else 0
                     sizes += [len(together)] if common else [1] * len(together)
                     shared += [common] if common else [0] * len(together)
     members = np.zeros((len(rows), 3), dtype=np.int64)
@@ -172,9 +188,9 @@ def _decode_tiles(
     return members, tiles
 
 
-def _num_shared(rows: np.ndarray, contexts: np.ndarray, tables: np.ndarray, block_size: int) -> int:
+def _num_shared(rows: np.ndarray, contexts: np.ndarray, tables: np.ndarray, block_size: int, group: int) -> int:
     """Leading keys whose blocks all rows have in common, in whole groups of keys; 0 if they are few."""
     most = int(contexts[rows].min()) // block_size  # the last key of a row is its own
     same = (tables[rows, :most] == tables[rows[0], :most]).all(0)
-    keys = (most if same.all() else int(np.argmin(same))) * block_size // KEYS * KEYS
+    keys = (most if same.all() else int(np.argmin(same))) * block_size // group * group
     return keys if keys >= MIN_SHARED_TOKENS else 0

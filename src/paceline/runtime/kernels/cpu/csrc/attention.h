@@ -14,6 +14,8 @@ namespace paceline {
 constexpr int kTileRows = 48;
 constexpr int kKeys = 16;
 constexpr int kMaxHeadDim = 256;
+constexpr int kAmxTileRows = 192;  // and of attention_tile_amx
+constexpr int kAmxKeys = 64;
 
 enum KVType : std::int32_t { kKVFloat32 = 0, kKVBFloat16 = 1, kKVFloat16 = 2, kKVInt8 = 3 };  // kKVInt8: kv_int8.h
 
@@ -29,7 +31,7 @@ struct AttentionMember {
 };
 
 // Members [first_member, first_member + num_members) together. With several, each has one query, and keys [0, shared) lie
-// in the same blocks for all of them; `shared` is a multiple of kKeys.
+// in the same blocks for all of them; `shared` is above zero then, and a multiple of kKeys (kAmxKeys).
 struct AttentionTile {
   std::int32_t first_member, num_members, shared;
 };
@@ -46,6 +48,7 @@ struct AttentionStep {
   std::int32_t window;  // 0: none
   std::int32_t kv_type;
   std::int32_t num_threads;
+  std::int32_t amx;  // 1: tiles are those of attention_tile_amx, which has to take them
   float scale;
   float softcap;  // 0: none
 };
@@ -68,5 +71,11 @@ void attention_tile(const AttentionStep& step, const AttentionLayer& layer, std:
 namespace avx512 {
 void attention_tile(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head);
 }
+
+// With AMX, in other bits: a cache of bfloat16 and heads of a multiple of 32 numbers (attention_amx.cpp).
+void attention_tile_amx(const AttentionStep& step, const AttentionLayer& layer, std::int64_t tile, int head);
+
+// Whether that is the one for such heads in this process.
+bool attention_has_amx(std::int32_t kv_type, std::int32_t head_dim);
 
 }  // namespace paceline

@@ -65,6 +65,10 @@ void paceline_cpu_write_kv_int8(const float* kv, char* cache, const std::int64_t
   write_kv_int8({kv, cache, slots, num_heads, head_dim, token_stride, region}, num_tokens, num_threads);
 }
 
+std::int32_t paceline_cpu_attention_has_amx(std::int32_t kv_type, std::int32_t head_dim) {
+  return attention_has_amx(kv_type, head_dim) ? 1 : 0;
+}
+
 void paceline_cpu_attention(const AttentionStep* step, const float* q, std::int64_t q_stride, void* kv,
                             std::int64_t region, float* out) {
   attention(*step, {q, q_stride, kv, region, out});

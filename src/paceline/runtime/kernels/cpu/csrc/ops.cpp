@@ -134,9 +134,13 @@ void keep_allowed(float* x, const std::uint32_t* words, std::int64_t size) {
   }
 }
 
+bool attention_has_amx(std::int32_t kv_type, std::int32_t head_dim) {
+  return isa() >= kAmx && kv_type == kKVBFloat16 && head_dim % 32 == 0 && head_dim <= kMaxHeadDim;
+}
+
 void attention(const AttentionStep& step, const AttentionLayer& layer) {
   const std::int64_t heads = step.num_kv_heads;
-  const auto run = at_level(avx2::attention_tile, avx512::attention_tile);
+  const auto run = step.amx != 0 ? attention_tile_amx : at_level(avx2::attention_tile, avx512::attention_tile);
   // Tiles come with the most work first, so that threads end together.
   share(step.num_tiles * heads, 1, step.num_threads, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t item = first; item < last; ++item)
