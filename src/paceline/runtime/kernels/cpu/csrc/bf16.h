@@ -8,10 +8,11 @@
 //   4 bits:  4 registers; word k of register v has the codes of outputs 4 v .. 4 v + 3, the first in the lowest bits
 //   5 bits:  5 registers; word k of register v has those of outputs 3 v .. 3 v + 2, and in its highest bit that bit v of
 //            output 15's code
-//   8 bits:  32 bytes of output 0, then of output 1, ...
+//   8 bits:  8 registers; four bytes i of register v have codes i and 16 + i of output 2 v, then those of output 2 v + 1
 //   groups of 16: a unit has two, so scales of the first for all outputs, scales of the second, then codes
 //
-// A code of 4 or 5 bits is looked up in a register of what an output's group has for each code, in bfloat16.
+// A code of 4 or 5 bits is looked up in a register of what an output's group has for each code, in bfloat16. A code of 8 bits
+// is added to the last places of a float, which costs one instruction for 16 codes wherever in four bytes they stand.
 // A weight is what the definition of its type gives in float32, rounded to bfloat16, to nearest with ties to even.
 //
 // Activations are rounded the same way, once for all outputs, into the caller's memory. With AMX: blocks of up to 16 rows,

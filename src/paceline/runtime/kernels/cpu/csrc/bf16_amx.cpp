@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "bf16_tiles.h"
+#include "turn_avx512.h"
 
 namespace paceline {
 namespace {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "bf16_widen.h"
-#include "turn_avx512.h"
 
 namespace paceline {
 namespace {
@@ -79,6 +78,30 @@ template <int panels, int blocks>
   if constexpr (panels == 2 && blocks == 2) _tile_zero(3);
 }
 
+// Sixteen rows of sixteen numbers in memory, turned: number j of row i becomes number i of register j. Quarters of a register
+// are put together by loads, which leaves half of the shuffles: their port is the one that tile products need too.
+[[gnu::always_inline]] inline void turn_stored(const float* at, __m512 (&turned)[16]) {
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    __m512 row[4];  // quarter l of row[j]: numbers 4 c .. 4 c + 3 of row 4 l + j
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const float* from = at + 16 * j + 4 * c;
+      row[j] = _mm512_broadcast_f32x4(_mm_load_ps(from));
+      row[j] = _mm512_mask_broadcast_f32x4(row[j], 0x00f0, _mm_load_ps(from + 64));
+      row[j] = _mm512_mask_broadcast_f32x4(row[j], 0x0f00, _mm_load_ps(from + 128));
+      row[j] = _mm512_mask_broadcast_f32x4(row[j], 0xf000, _mm_load_ps(from + 192));
+    }
+    const auto low = [](__m512 a, __m512 b) { return _mm512_castps_pd(_mm512_unpacklo_ps(a, b)); };
+    const auto high = [](__m512 a, __m512 b) { return _mm512_castps_pd(_mm512_unpackhi_ps(a, b)); };
+    const __m512d a = low(row[0], row[1]), b = high(row[0], row[1]), d = low(row[2], row[3]), e = high(row[2], row[3]);
+    turned[4 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, d));
+    turned[4 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, d));
+    turned[4 * c + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, e));
+    turned[4 * c + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, e));
+  }
+}
+
 // Sums on their way from tiles to the output.
 struct Sums {
   alignas(64) float tile[4][16 * 16];  // [16 outputs][rows of the block]
@@ -102,14 +125,12 @@ struct Sums {
       _mm512_mask_storeu_ps(at, outputs, task.bias == nullptr ? numbers : _mm512_add_ps(numbers, bias));
     };
     if (count == 1) return write(_mm512_load_ps(tile[i]), out);
-    __m512i turned[16];
-#pragma GCC unroll 16
-    for (int n = 0; n < 16; ++n) turned[n] = _mm512_load_si512(tile[i] + 16 * n);
-    turn_16(turned);
+    __m512 turned[16];
+    turn_stored(tile[i], turned);
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) {
       if (r >= count) return;
-      write(_mm512_castsi512_ps(turned[r]), out + r * task.out_stride);
+      write(turned[r], out + r * task.out_stride);
     }
   }
 };
