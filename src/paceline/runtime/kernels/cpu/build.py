@@ -58,6 +58,7 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("int8_amx.cpp", AMX),
     ("bf16_amx.cpp", AMX),
     ("attention_amx.cpp", AMX),
+    ("bf16_many_amx.cpp", AMX),
 )
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-pthread", "-Wall", "-Wextra")

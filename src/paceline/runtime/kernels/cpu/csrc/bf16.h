@@ -8,10 +8,11 @@
 //   4 bits:  4 registers; word k of register v has the codes of outputs 4 v .. 4 v + 3, the first in the lowest bits
 //   5 bits:  5 registers; word k of register v has those of outputs 3 v .. 3 v + 2, and in its highest bit that bit v of
 //            output 15's code
-//   8 bits:  32 bytes of output 0, then of output 1, ...
+//   8 bits:  8 registers; four bytes i of register v have codes i and 16 + i of output 2 v, then those of output 2 v + 1
 //   groups of 16: a unit has two, so scales of the first for all outputs, scales of the second, then codes
 //
-// A code of 4 or 5 bits is looked up in a register of what an output's group has for each code, in bfloat16.
+// A code of 4 or 5 bits is looked up in a register of what an output's group has for each code, in bfloat16. A code of 8 bits
+// is added to the last places of a float, which costs one instruction for 16 codes wherever in four bytes they stand.
 // A weight is what the definition of its type gives in float32, rounded to bfloat16, to nearest with ties to even.
 //
 // Activations are rounded the same way, once for all outputs, into the caller's memory. With AMX: blocks of up to 16 rows,
@@ -27,8 +28,11 @@
 
 namespace paceline {
 
+class Items;  // parallel.h
+
 constexpr std::int64_t kUnit = 32;       // k that a matrix instruction takes at once
 constexpr std::int64_t kBlockRows = 16;  // rows of activations that it takes at once
+constexpr std::int64_t kFewRows = 2 * kBlockRows;  // that pass a panel together, with AMX
 
 constexpr std::int64_t num_units(std::int64_t num_inputs) { return (num_inputs + kUnit - 1) / kUnit; }
 
@@ -56,8 +60,13 @@ void pack_bf16_rows(const float* weight, std::uint8_t* packed, std::int64_t firs
 void round_blocks_amx(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last);
 void round_blocks_avx512bf16(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last);
 
-// Panels [first, last) of the product, all rows, once all are rounded. Needs what the name says, as isa.h finds it.
+// Panels [first, last) of the product, all rows, once all are rounded. Needs what the name says, as isa.h finds it. With AMX:
+// of at most kFewRows rows.
 void bf16_panels_amx(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last);
 void bf16_panels_avx512bf16(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last);
+
+// Products of more than kFewRows rows with AMX: items of the work as they are given, of the number that there are.
+std::int64_t bf16_items_amx(const LinearTask& task);
+void bf16_many_rows_amx(const LinearTask& task, const char* rows, Items& items);
 
 }  // namespace paceline

@@ -6,6 +6,9 @@
 namespace paceline {
 namespace {
 
+// Place of a code of 8 bits: see bf16.h.
+std::int64_t byte_of(std::int64_t lane, std::int64_t k) { return 64 * (lane / 2) + 4 * (k % 16) + 2 * (lane % 2) + k / 16; }
+
 std::uint16_t word_at(const std::uint8_t* codes, std::int64_t index) {
   std::uint16_t word;
   std::memcpy(&word, codes + 2 * index, 2);
@@ -29,7 +32,7 @@ std::uint16_t bfloat16(float value) {
 
 void put_row_code(std::uint8_t* codes, int bits, std::int64_t lane, std::int64_t k, std::uint8_t code) {
   if (bits == 8) {
-    codes[kUnit * lane + k] = code;
+    codes[byte_of(lane, k)] = code;
   } else if (bits == 4) {
     set_bits(codes, kUnit * (lane / 4) + k, code << 4 * (lane % 4));
   } else if (lane < 15) {
@@ -40,7 +43,7 @@ void put_row_code(std::uint8_t* codes, int bits, std::int64_t lane, std::int64_t
 }
 
 std::uint8_t row_code(const std::uint8_t* codes, int bits, std::int64_t lane, std::int64_t k) {
-  if (bits == 8) return codes[kUnit * lane + k];
+  if (bits == 8) return codes[byte_of(lane, k)];
   if (bits == 4) return static_cast<std::uint8_t>(word_at(codes, kUnit * (lane / 4) + k) >> 4 * (lane % 4) & 15);
   if (lane < 15) return static_cast<std::uint8_t>(word_at(codes, kUnit * (lane / 3) + k) >> 5 * (lane % 3) & 31);
   int code = 0;

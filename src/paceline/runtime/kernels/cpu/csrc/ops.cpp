@@ -29,11 +29,16 @@ void share_rows(std::int64_t num_rows, std::int64_t size, int num_threads, const
   share(num_rows, std::max<std::int64_t>(1, kPortionNumbers / size), threads, work);
 }
 
+// Threads that a product is worth.
+int threads_of(const LinearTask& task, int num_threads) {
+  return task.num_rows * task.num_inputs * task.num_outputs < kProductsAlone ? 1 : num_threads;
+}
+
 // Panels of a product.
 template <typename Work>
 void share_panels(const LinearTask& task, int num_threads, const Work& work) {
   const std::int64_t num_panels = (task.num_outputs + kPanel - 1) / kPanel;
-  const int threads = task.num_rows * task.num_inputs * task.num_outputs < kProductsAlone ? 1 : num_threads;
+  const int threads = threads_of(task, num_threads);
   // Four portions per thread even out a core that is slowed down; a multiple of four panels suits the few-rows tiles.
   std::int64_t grain = std::max<std::int64_t>(1, (num_panels + 4 * threads - 1) / (4 * threads));
   if (grain > 4) grain = (grain + 3) / 4 * 4;
@@ -61,6 +66,9 @@ void linear_bf16(const LinearTask& task, char* rows, int num_threads) {
   const auto panels = tiles ? bf16_panels_amx : bf16_panels_avx512bf16;
   share_rows((task.num_rows + kBlockRows - 1) / kBlockRows, kBlockRows * task.num_inputs, num_threads,
              [&](std::int64_t first, std::int64_t last) { round(task, rows, first, last); });
+  if (tiles && task.num_rows > kFewRows)
+    return share_items(bf16_items_amx(task), threads_of(task, num_threads),
+                       [&](Items& items) { bf16_many_rows_amx(task, rows, items); });
   share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { panels(task, rows, first, last); });
 }
 

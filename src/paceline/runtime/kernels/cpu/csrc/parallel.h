@@ -37,4 +37,36 @@ void share(std::int64_t count, std::int64_t grain, int num_threads, const Work& 
       &job, num_threads);
 }
 
+// Items 0 to count - 1, each given to one thread.
+class Items {
+ public:
+  explicit Items(std::int64_t count) : count_(count) {}
+
+  std::int64_t take() {  // -1: all are given
+    const std::int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
+    return item < count_ ? item : -1;
+  }
+
+ private:
+  const std::int64_t count_;
+  std::atomic<std::int64_t> next_{0};
+};
+
+// Calls work(items) once in each thread, for work that looks ahead: it takes items itself until there are none.
+template <typename Work>
+void share_items(std::int64_t count, int num_threads, const Work& work) {
+  struct Job {
+    const Work* work;
+    Items items;
+  };
+  Job job{&work, Items(count)};
+  if (num_threads < 2 || count < 2) return work(job.items);
+  run_together(
+      [](void* data) {
+        Job& mine = *static_cast<Job*>(data);
+        (*mine.work)(mine.items);
+      },
+      &job, num_threads);
+}
+
 }  // namespace paceline
