@@ -68,5 +68,6 @@ void bf16_panels_avx512bf16(const LinearTask& task, const char* rows, std::int64
 // Products of more than kFewRows rows with AMX: items of the work as they are given, of the number that there are.
 std::int64_t bf16_items_amx(const LinearTask& task);
 void bf16_many_rows_amx(const LinearTask& task, const char* rows, Items& items);
+void bf16_columns_amx(const LinearTask& task, const char* rows, Items& items);
 
 }  // namespace paceline

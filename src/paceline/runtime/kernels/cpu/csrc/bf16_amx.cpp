@@ -15,7 +15,7 @@ void store(const Rows& rows, std::int64_t panel) {
   Sums sums;
   sums.take<panels, blocks>(rows);
   for (int p = 0; p < panels; ++p)
-    for (int b = 0; b < blocks; ++b) sums.put(2 * p + b, rows.task, rows.row, rows.count[b], panel);
+    for (int b = 0; b < blocks; ++b) sums.put(2 * p + b, rows.task, rows.row + b * kBlockRows, rows.count[b], panel + p);
 }
 
 // One or two panels, `panel_size` bytes apart, that are rows of bfloat16 already.

@@ -13,18 +13,6 @@ constexpr std::int64_t kChunkBytes = 768 << 10;  // of rounded rows, in a second
 constexpr std::int64_t kLeastChunk = 4;          // pairs of blocks: a panel is worth widening for them
 constexpr std::size_t kFetch = 2 << 10;          // bytes of packed weights from where is read to where memory is fetched from
 
-// Spreads `things` evenly over `steps`.
-struct Pace {
-  std::int64_t things, steps, owed = 0;
-
-  std::int64_t due() {  // now, after one more step
-    owed += things;
-    std::int64_t count = 0;
-    for (; owed >= steps; owed -= steps) ++count;
-    return count;
-  }
-};
-
 // Items of the product: a pair of panels past a chunk of rows, which is some pairs of blocks.
 struct Plan {
   std::int64_t row_pairs, chunks, panel_pairs;
@@ -78,7 +66,7 @@ struct Leaving {
 
   void put_one(const LinearTask& task) {
     const int i = next++, block = i % 2;
-    if (i / 2 < panels && count[block] > 0) sums.put(i, task, row, count[block], panel);
+    if (i / 2 < panels && count[block] > 0) sums.put(i, task, row + block * kBlockRows, count[block], panel + i / 2);
   }
 };
 
@@ -113,6 +101,13 @@ void one_tile(const Rows& rows, const Panels<type>& now, Panels<type>& next, Pac
   leaving.next = 0;
   leaving.panels = panels;
 }
+
+// Whether rows are few enough to widen a panel anew for each four blocks of them.
+#ifndef TALL
+#define TALL 64
+#endif
+bool widens_again(const LinearTask& task) { return task.type != kRowsBFloat16 && task.num_rows <= TALL; }
+std::int64_t bf16_panels(const LinearTask& task) { return (task.num_outputs + kPanel - 1) / kPanel; }
 
 template <WeightType type>
 void items_of(const LinearTask& task, const char* rounded, Items& items) {
@@ -150,9 +145,10 @@ void items_of(const LinearTask& task, const char* rounded, Items& items) {
 
 }  // namespace
 
-std::int64_t bf16_items_amx(const LinearTask& task) { return Plan(task).items(); }
+std::int64_t bf16_items_amx(const LinearTask& task) { return widens_again(task) ? bf16_panels(task) : Plan(task).items(); }
 
 void bf16_many_rows_amx(const LinearTask& task, const char* rows, Items& items) {
+  if (widens_again(task)) return bf16_columns_amx(task, rows, items);
   at_type(task.type, [&](auto type) { items_of<type()>(task, rows, items); });
   _tile_release();  // else the system would save and restore the tiles whenever the thread loses its core
 }
