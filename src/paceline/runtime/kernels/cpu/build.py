@@ -56,7 +56,6 @@ UNITS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("bf16_avx512bf16.cpp", AVX512BF16),
     ("int8_amx.cpp", AMX),
     ("bf16_amx.cpp", AMX),
-    ("bf16_columns_amx.cpp", AMX),
     ("bf16_many_amx.cpp", AMX),
 )
 # Without contraction: a product and a sum are rounded apart unless the code says fused, so bits follow the source.

@@ -102,13 +102,6 @@ void one_tile(const Rows& rows, const Panels<type>& now, Panels<type>& next, Pac
   leaving.panels = panels;
 }
 
-// Whether rows are few enough to widen a panel anew for each four blocks of them.
-#ifndef TALL
-#define TALL 64
-#endif
-bool widens_again(const LinearTask& task) { return task.type != kRowsBFloat16 && task.num_rows <= TALL; }
-std::int64_t bf16_panels(const LinearTask& task) { return (task.num_outputs + kPanel - 1) / kPanel; }
-
 template <WeightType type>
 void items_of(const LinearTask& task, const char* rounded, Items& items) {
   std::int64_t item = items.take();
@@ -145,12 +138,10 @@ void items_of(const LinearTask& task, const char* rounded, Items& items) {
 
 }  // namespace
 
-std::int64_t bf16_items_amx(const LinearTask& task) { return widens_again(task) ? bf16_panels(task) : Plan(task).items(); }
+std::int64_t bf16_items_of_many_amx(const LinearTask& task) { return Plan(task).items(); }
 
 void bf16_many_rows_amx(const LinearTask& task, const char* rows, Items& items) {
-  if (widens_again(task)) return bf16_columns_amx(task, rows, items);
   at_type(task.type, [&](auto type) { items_of<type()>(task, rows, items); });
-  _tile_release();  // else the system would save and restore the tiles whenever the thread loses its core
 }
 
 }  // namespace paceline
