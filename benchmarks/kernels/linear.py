@@ -7,6 +7,8 @@ because whatever disturbs a round only makes it slower. The limit is reading the
 activations and widened weights of bfloat16 (activation_dtype=bfloat16); "rows-bf16" that product with weights that came
 as floats; "torch-bf16" torch's own on weights and activations of bfloat16.
 
+A step needs the output head for the tokens that are sampled alone: --head-rows says for how many rows at most.
+
 Usage: python benchmarks/kernels/linear.py [--rows 1,8,64,512] [--rounds 8] [--threads 2] [--only int8,blocks]
 """
 
@@ -71,6 +73,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--only", default="int8,blocks,f32,bf16,onednn,blas", help="kernels to time")
     parser.add_argument("--types", default=TYPES, help="GGUF types of layers and head: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0")
+    parser.add_argument("--head-rows", type=int, default=None, help="rows that meet the output head, all if not given")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if native.why_not():
@@ -98,17 +101,20 @@ def main() -> None:
     others = "".join(f"  {name + ' / ' + first:>14s}" for name in kernels if name != first)
     print(f"{'rows':>5s}  " + "  ".join(f"{name:>20s}" for name in kernels) + others)
     for rows in map(int, args.rows.split(",")):
-        inputs = {size: torch.randn(rows, size) for size in (576, 1536)}
+        by_size = {size: torch.randn(rows, size) for size in (576, 1536)}
+        inputs = [by_size[weight.shape[1]] for weight in weights]
+        inputs[-1] = inputs[-1][: args.head_rows]
+        products = sum(x.shape[0] * weight.numel() for x, weight in zip(inputs, weights, strict=True))
 
-        def step(kernel: Any, packed: list[Any], inputs: dict[int, torch.Tensor] = inputs) -> None:
-            for weight, form in zip(weights, packed, strict=True):
-                kernel.apply(inputs[weight.shape[1]], form, None)
+        def step(kernel: Any, packed: list[Any], inputs: list[torch.Tensor] = inputs) -> None:
+            for x, form in zip(inputs, packed, strict=True):
+                kernel.apply(x, form, None)
 
         ms = dict.fromkeys(kernels, float("inf"))
         for _ in range(args.rounds if rows <= 64 else 3):
             for name, (kernel, packed) in kernels.items():
                 ms[name] = min(ms[name], best_ms(lambda k=kernel, p=packed: step(k, p), 1))  # type: ignore[misc]
-        cells = "  ".join(f"{v:7.1f} ms {2 * rows * numbers / v / 1e6:5.0f} G/s" for v in ms.values())
+        cells = "  ".join(f"{v:7.1f} ms {2 * products / v / 1e6:5.0f} G/s" for v in ms.values())
         ratios = "".join(f"  {v / ms[first]:14.2f}" for name, v in ms.items() if name != first)
         print(f"{rows:5d}  {cells}{ratios}", flush=True)
 

@@ -83,9 +83,9 @@ def test_products_have_the_bits_of_the_instructions(kind: str, level: str) -> No
         for inputs in inputs_of(kind):
             packed, weight = made(kind, outputs, inputs, seed=outputs)
             bias = torch.randn(outputs, generator=draw)
-            x = torch.randn(70, inputs, generator=draw) * 10.0 ** torch.randint(-3, 4, (70, 1))
+            x = torch.randn(101, inputs, generator=draw) * 10.0 ** torch.randint(-3, 4, (101, 1))
             expected = MODELS[level](x.numpy(), weight.numpy())
-            for count in (0, 1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 48, 70):
+            for count in (0, 1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 48, 49, 64, 65, 97, 101):
                 ours = NativeBf16Blocks.apply(x[:count], packed, None).numpy()
                 assert np.array_equal(ours, expected[:count]), (outputs, inputs, count)
             ours = NativeBf16Blocks.apply(x[:19], packed, bias).numpy()
@@ -106,7 +106,46 @@ def test_a_row_has_the_same_bits_whatever_its_mates_and_threads(kind: str, threa
             assert torch.equal(NativeBf16Blocks.apply(x[19 : 19 + count], packed, None), alone[:count]), count
 
 
-@given(rows=st.integers(1, 70), cut=st.integers(0, 69), outputs=st.integers(1, 49), units=st.integers(1, 9))
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("kind", ["Q4_1", FLOATS])
+def test_rows_of_more_than_one_chunk_have_the_bits_of_few(kind: str, threads: int) -> None:
+    """So many inputs that the rows of a tile's height fill a good part of a second-level cache; a last panel alone."""
+    packed, _ = made(kind, 33, 6400)
+    x = torch.randn(171, 6400, generator=torch.Generator().manual_seed(2))
+    torch.set_num_threads(threads)
+    few = torch.cat([NativeBf16Blocks.apply(part, packed, None) for part in x.split(19)])
+    assert torch.equal(NativeBf16Blocks.apply(x, packed, None), few)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+def test_every_finite_scale_is_rounded_as_its_products_are(kind: str) -> None:
+    """Scales of both signs, zeros and subnormal ones, each with 32 codes: the identity shows what every weight became."""
+    halves = np.arange(65536, dtype=np.uint16)
+    halves = halves[np.isfinite(halves.view(np.float16))]
+    raw = blocks(kind, len(halves), 32).reshape(len(halves), -1)
+    raw[:, :2] = np.random.default_rng(0).permutation(halves).view(np.uint8).reshape(-1, 2)
+    packed = NativeBf16Blocks.pack(raw.reshape(-1), NUMBERS[kind], len(halves), 32)
+    weight = ReferenceBlocks.pack(raw.reshape(-1), NUMBERS[kind], len(halves), 32)
+    assert torch.equal(NativeBf16Blocks.apply(torch.eye(32), packed, None), weight.bfloat16().float().T)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan])
+def test_a_scale_that_is_not_finite_stays_so_in_its_output_alone(kind: str, scale: float) -> None:
+    raw = blocks(kind, 35, 64, seed=7).reshape(35, 2, -1)
+    clean = NativeBf16Blocks.pack(raw.reshape(-1).copy(), NUMBERS[kind], 35, 64)
+    raw[20, 1, :2] = np.array([scale], np.float16).view(np.uint8)
+    packed = NativeBf16Blocks.pack(raw.reshape(-1), NUMBERS[kind], 35, 64)
+    x = torch.randn(70, 64)
+    out, expected = NativeBf16Blocks.apply(x, packed, None), NativeBf16Blocks.apply(x, clean, None)
+    others = [n for n in range(35) if n != 20]
+    assert torch.equal(out[:, others], expected[:, others])
+    assert not out[:, 20].isfinite().any()
+
+
+@given(rows=st.integers(1, 140), cut=st.integers(0, 139), outputs=st.integers(1, 49), units=st.integers(1, 9))
 def test_chunks_of_rows_change_nothing(rows: int, cut: int, outputs: int, units: int) -> None:
     packed, _ = made("Q5_0", outputs, 32 * units)
     x = torch.randn(rows, 32 * units, generator=torch.Generator().manual_seed(rows))

@@ -32,7 +32,7 @@ class Items;  // parallel.h
 
 constexpr std::int64_t kUnit = 32;       // k that a matrix instruction takes at once
 constexpr std::int64_t kBlockRows = 16;  // rows of activations that it takes at once
-constexpr std::int64_t kFewRows = 2 * kBlockRows;  // that pass a panel together, with AMX
+constexpr std::int64_t kFewRows = 3 * kBlockRows;  // that pass panels together on their way, with AMX
 
 constexpr std::int64_t num_units(std::int64_t num_inputs) { return (num_inputs + kUnit - 1) / kUnit; }
 
@@ -60,13 +60,12 @@ void pack_bf16_rows(const float* weight, std::uint8_t* packed, std::int64_t firs
 void round_blocks_amx(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last);
 void round_blocks_avx512bf16(const LinearTask& task, char* rows, std::int64_t first, std::int64_t last);
 
-// Panels [first, last) of the product, all rows, once all are rounded. Needs what the name says, as isa.h finds it. With AMX:
-// of at most kFewRows rows.
-void bf16_panels_amx(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last);
+// The product, once all rows are rounded. Needs what the name says, as isa.h finds it. With AVX-512 BF16: panels [first, last)
+// of it. With AMX: items as they are given, of the number that there are; those of more than kFewRows rows are cut otherwise.
 void bf16_panels_avx512bf16(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last);
-
-// Products of more than kFewRows rows with AMX: items of the work as they are given, of the number that there are.
 std::int64_t bf16_items_amx(const LinearTask& task);
+void bf16_products_amx(const LinearTask& task, const char* rows, Items& items);
+std::int64_t bf16_items_of_many_amx(const LinearTask& task);
 void bf16_many_rows_amx(const LinearTask& task, const char* rows, Items& items);
 
 }  // namespace paceline

@@ -1,84 +1,140 @@
-// The product of bfloat16 with tiles, for few rows: weights widen on the way to the tiles. And rows rounded for any number of
-// them. Compiled with AVX-512 BF16 and AMX on; call it only where isa() is kAmx.
-#include <cassert>
-
+// The product of bfloat16 with tiles, for few rows: panels widen on the way to the tiles, and all rows meet them there. And the
+// rounding of rows, however many. Compiled with AVX-512 BF16 and AMX on; call it only where isa() is kAmx.
 #include "bf16_tiles.h"
+#include "parallel.h"
 #include "turn_avx512.h"
 
 namespace paceline {
 namespace {
 
 constexpr int kAhead = 2;  // units between widening and multiplying: stores must reach the cache
+constexpr int kRing = 2 * kAhead;
+static_assert(kFewRows == 3 * kBlockRows);
 
-template <int panels, int blocks>
-void store(const Rows& rows, std::int64_t panel) {
-  Sums sums;
-  sums.take<panels, blocks>(rows);
-  for (int p = 0; p < panels; ++p)
-    for (int b = 0; b < blocks; ++b) sums.put(2 * p + b, rows.task, rows.row, rows.count[b], panel);
-}
+// One to three blocks of rows; the last may have fewer rows than a tile. A single block meets two panels at once, so that
+// there are two chains of tile products.
+// Tiles from 0 on: sums. 4 and perhaps 5: weights. 7: the last block's rows. 5, 6: those of the others.
+template <int blocks>
+struct FewRows {
+  static constexpr int kPanels = blocks == 1 ? 2 : 1, kSums = kPanels * blocks;
+  const LinearTask& task;
+  const char* rounded;
+  std::int64_t last;  // rows of the last block
 
-// One or two panels, `panel_size` bytes apart, that are rows of bfloat16 already.
-template <int panels, int blocks>
-void one_tile(const Rows& rows, std::int64_t panel, const char* weight, std::size_t panel_size) {
-  clear<panels, blocks>();
-  const std::int64_t count = num_units(rows.task.num_inputs);
-  for (std::int64_t unit = 0; unit < count; ++unit) {
-    const char* at = weight + 1024 * unit;
-    multiply<panels, blocks, false>(at, at + panel_size, rows, unit);
+  FewRows(const LinearTask& task, const char* rounded)
+      : task(task), rounded(rounded), last(task.num_rows - (blocks - 1) * kBlockRows) {
+    TileConfig config(kBlockRows, kBlockRows);
+    for (int i = blocks - 1; i < kSums; ++i) config.row_bytes[i] = static_cast<std::uint16_t>(4 * last);
+    config.row_bytes[7] = static_cast<std::uint16_t>(4 * last);
+    configure(config);
   }
-  store<panels, blocks>(rows, panel);
-}
 
-// One or two panels that widen on the way, through a ring that stays in the first-level cache. `ahead`, if not null, is
-// fetched meanwhile: the next panels.
-template <WeightType type, int panels, int blocks>
-void one_tile_widening(const Rows& rows, std::int64_t panel, const char* weight, std::size_t panel_size, const char* ahead) {
-  constexpr int kRing = 2 * kAhead;
+  [[gnu::always_inline]] void clear() const {
+    _tile_zero(0);
+    if constexpr (kSums > 1) _tile_zero(1);
+    if constexpr (kSums > 2) _tile_zero(2);
+  }
+
+  // Adds the products of a unit of one panel, or of two.
+  [[gnu::always_inline]] void multiply(const char* first, const char* second, std::int64_t unit) const {
+    const std::size_t block = bf16_rows_bytes(kBlockRows, task.num_inputs);
+    const char* full = rounded + 1024 * unit;
+    const char* part = rounded + (blocks - 1) * block + 64 * unit * last;
+    _tile_loadd(4, first, 64);
+    if constexpr (blocks > 1) {
+      _tile_loadd(5, full, 64);
+      _tile_dpbf16ps(0, 4, 5);
+    }
+    if constexpr (blocks > 2) {
+      _tile_loadd(6, full + block, 64);
+      _tile_dpbf16ps(1, 4, 6);
+    }
+    _tile_loadd(7, part, 4 * last);
+    if constexpr (blocks == 1) {
+      _tile_dpbf16ps(0, 4, 7);
+      _tile_loadd(5, second, 64);
+      _tile_dpbf16ps(1, 5, 7);
+    }
+    if constexpr (blocks == 2) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (blocks == 3) _tile_dpbf16ps(2, 4, 7);
+  }
+
+  [[gnu::always_inline]] void take(Sums& sums) const {
+    const std::int64_t stride = last == 1 ? 4 : 64;
+    _tile_stored(0, sums.tile[0], blocks == 1 ? stride : 64);
+    if constexpr (kSums > 1) _tile_stored(1, sums.tile[1], blocks < 3 ? stride : 64);
+    if constexpr (kSums > 2) _tile_stored(2, sums.tile[2], stride);
+  }
+
+  void put(Sums& sums, int i, std::int64_t panel) const {
+    if ((panel + i % kPanels) * kPanel >= task.num_outputs) return;  // two were multiplied where one is left
+    const int block = i / kPanels;
+    sums.put(i, task, block * kBlockRows, block + 1 < blocks ? kBlockRows : last, panel + i % kPanels);
+  }
+};
+
+// Every pair of panels that is given. While one multiplies, the next is fetched and the sums of the one before are put.
+template <WeightType type, int blocks>
+void pairs_past(const LinearTask& task, const char* rounded, Items& items) {
   constexpr std::size_t kUnitBytes = unit_bytes(type);
-  alignas(64) char ring[kRing][2][1024];
-  clear<panels, blocks>();
-  const std::int64_t count = num_units(rows.task.num_inputs);
-  for (std::int64_t step = 0; step < count + kAhead; ++step) {
-    if (step < count) {
-      const char* at = weight + kUnitBytes * static_cast<std::size_t>(step);
-      store_unit<type>(at, ring[step % kRing][0]);
-      if constexpr (panels == 2) store_unit<type>(at + panel_size, ring[step % kRing][1]);
-      if (ahead != nullptr) {
+  std::int64_t pair = items.take();
+  if (pair < 0) return;
+  const FewRows<blocks> rows(task, rounded);
+  constexpr int kPanels = FewRows<blocks>::kPanels, kSums = FewRows<blocks>::kSums;
+  const std::int64_t count = num_units(task.num_inputs), num_panels = (task.num_outputs + kPanel - 1) / kPanel;
+  const std::size_t size = panel_bytes(type, task.num_inputs);
+  alignas(64) char ring[kRing][kPanels][1024];
+  Sums sums;
+  std::int64_t leaving = 0;  // panel of those sums
+  int next_sum = kSums;      // that has yet to be put
+  while (pair >= 0) {
+    const std::int64_t next = items.take(), end = std::min(2 * pair + 2, num_panels);
+    for (std::int64_t panel = 2 * pair; panel < end; panel += kPanels) {
+      const char* weight = panel_at<type>(task, panel);
+      const char* second = panel + 1 < end ? weight + size : weight;  // else the last one twice
+      const std::int64_t coming = panel + kPanels < end ? panel + kPanels : 2 * next;
+      const char* ahead = coming < 0 ? nullptr : panel_at<type>(task, coming);
+      Pace putting{kSums - next_sum, count};
+      rows.clear();
+      for (std::int64_t step = 0; step < count + kAhead; ++step) {
+        if (step < count) {
+          store_unit<type>(weight, ring[step % kRing][0]);
+          weight += kUnitBytes;
+          if constexpr (kPanels == 2) {
+            store_unit<type>(second, ring[step % kRing][1]);
+            second += kUnitBytes;
+          }
+          if (ahead != nullptr) {
 #pragma GCC unroll 32
-        for (std::size_t line = 0; line < panels * kUnitBytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
-        ahead += panels * kUnitBytes;
+            for (std::size_t line = 0; line < kPanels * kUnitBytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
+            ahead += kPanels * kUnitBytes;
+          }
+          for (std::int64_t due = putting.due(); due > 0; --due) rows.put(sums, next_sum++, leaving);
+        }
+        if (step >= kAhead) {
+          const std::int64_t unit = step - kAhead;
+          rows.multiply(ring[unit % kRing][0], ring[unit % kRing][kPanels - 1], unit);
+        }
       }
+      rows.take(sums);
+      leaving = panel;
+      next_sum = 0;
     }
-    if (step >= kAhead) {
-      const std::int64_t unit = step - kAhead;
-      multiply<panels, blocks, false>(ring[unit % kRing][0], ring[unit % kRing][1], rows, unit);
-    }
+    pair = next;
   }
-  store<panels, blocks>(rows, panel);
+  while (next_sum < kSums) rows.put(sums, next_sum++, leaving);
 }
 
-template <WeightType type, int panels, int blocks>
-void one_or_two(const Rows& rows, std::int64_t panel, std::size_t size, bool more) {
-  const char* weight = panel_at<type>(rows.task, panel);
-  if constexpr (type == kRowsBFloat16)
-    one_tile<panels, blocks>(rows, panel, weight, size);
-  else
-    one_tile_widening<type, panels, blocks>(rows, panel, weight, size, more ? weight + 2 * size : nullptr);
-}
+// Weights that are bfloat16 already pass no ring: they go the way of many rows.
+bool are_few(const LinearTask& task) { return task.num_rows <= kFewRows && task.type != kRowsBFloat16; }
 
 template <WeightType type>
-void panels_of(const LinearTask& task, const char* rounded, std::int64_t first, std::int64_t last) {
-  const Rows rows(task, rounded, 0);
-  configure({rows.count[0], rows.count[1]});
-  const std::size_t size = panel_bytes(type, task.num_inputs);
-  const bool both = rows.count[1] != 0;
-  std::int64_t panel = first;
-  for (; panel + 2 <= last; panel += 2) {
-    const bool more = panel + 4 <= last;
-    both ? one_or_two<type, 2, 2>(rows, panel, size, more) : one_or_two<type, 2, 1>(rows, panel, size, more);
+void few_rows(const LinearTask& task, const char* rounded, Items& items) {
+  if constexpr (type != kRowsBFloat16) {
+    if (task.num_rows <= kBlockRows) return pairs_past<type, 1>(task, rounded, items);
+    if (task.num_rows <= 2 * kBlockRows) return pairs_past<type, 2>(task, rounded, items);
+    pairs_past<type, 3>(task, rounded, items);
   }
-  if (panel < last) both ? one_or_two<type, 1, 2>(rows, panel, size, false) : one_or_two<type, 1, 1>(rows, panel, size, false);
 }
 
 }  // namespace
@@ -112,10 +168,15 @@ void round_blocks_amx(const LinearTask& task, char* rows, std::int64_t first, st
   }
 }
 
-void bf16_panels_amx(const LinearTask& task, const char* rows, std::int64_t first, std::int64_t last) {
-  assert(task.num_rows <= kFewRows);
-  if (task.num_rows == 0) return;
-  at_type(task.type, [&](auto type) { panels_of<type()>(task, rows, first, last); });
+std::int64_t bf16_items_amx(const LinearTask& task) {
+  return are_few(task) ? (task.num_outputs + 2 * kPanel - 1) / (2 * kPanel) : bf16_items_of_many_amx(task);
+}
+
+void bf16_products_amx(const LinearTask& task, const char* rows, Items& items) {
+  if (are_few(task))
+    at_type(task.type, [&](auto type) { few_rows<type()>(task, rows, items); });
+  else
+    bf16_many_rows_amx(task, rows, items);
   _tile_release();  // else the system would save and restore the tiles whenever the thread loses its core
 }
 

@@ -13,18 +13,6 @@ constexpr std::int64_t kChunkBytes = 768 << 10;  // of rounded rows, in a second
 constexpr std::int64_t kLeastChunk = 4;          // pairs of blocks: a panel is worth widening for them
 constexpr std::size_t kFetch = 2 << 10;          // bytes of packed weights from where is read to where memory is fetched from
 
-// Spreads `things` evenly over `steps`.
-struct Pace {
-  std::int64_t things, steps, owed = 0;
-
-  std::int64_t due() {  // now, after one more step
-    owed += things;
-    std::int64_t count = 0;
-    for (; owed >= steps; owed -= steps) ++count;
-    return count;
-  }
-};
-
 // Items of the product: a pair of panels past a chunk of rows, which is some pairs of blocks.
 struct Plan {
   std::int64_t row_pairs, chunks, panel_pairs;
@@ -78,7 +66,7 @@ struct Leaving {
 
   void put_one(const LinearTask& task) {
     const int i = next++, block = i % 2;
-    if (i / 2 < panels && count[block] > 0) sums.put(i, task, row, count[block], panel);
+    if (i / 2 < panels && count[block] > 0) sums.put(i, task, row + block * kBlockRows, count[block], panel + i / 2);
   }
 };
 
@@ -150,11 +138,10 @@ void items_of(const LinearTask& task, const char* rounded, Items& items) {
 
 }  // namespace
 
-std::int64_t bf16_items_amx(const LinearTask& task) { return Plan(task).items(); }
+std::int64_t bf16_items_of_many_amx(const LinearTask& task) { return Plan(task).items(); }
 
 void bf16_many_rows_amx(const LinearTask& task, const char* rows, Items& items) {
   at_type(task.type, [&](auto type) { items_of<type()>(task, rows, items); });
-  _tile_release();  // else the system would save and restore the tiles whenever the thread loses its core
 }
 
 }  // namespace paceline

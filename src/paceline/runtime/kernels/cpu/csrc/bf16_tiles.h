@@ -115,12 +115,12 @@ struct Sums {
     if constexpr (panels == 2 && blocks == 2) _tile_stored(3, tile[3], stride[1]);
   }
 
-  // Number `i` of them to its place, with the bias; `panel` is the first of the two.
+  // Number `i` of them, of `count` rows from `row` on and a panel, to its place, with the bias.
   void put(int i, const LinearTask& task, std::int64_t row, std::int64_t count, std::int64_t panel) {
-    const std::int64_t output = (panel + i / 2) * kPanel, left = std::min(task.num_outputs - output, kPanel);
+    const std::int64_t output = panel * kPanel, left = std::min(task.num_outputs - output, kPanel);
     const __mmask16 outputs = static_cast<__mmask16>((1u << left) - 1);
     const __m512 bias = task.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(outputs, task.bias + output);
-    float* out = task.out + (row + i % 2 * kBlockRows) * task.out_stride + output;
+    float* out = task.out + row * task.out_stride + output;
     const auto write = [&](__m512 numbers, float* at) {
       _mm512_mask_storeu_ps(at, outputs, task.bias == nullptr ? numbers : _mm512_add_ps(numbers, bias));
     };
@@ -132,6 +132,18 @@ struct Sums {
       if (r >= count) return;
       write(turned[r], out + r * task.out_stride);
     }
+  }
+};
+
+// Spreads `things` evenly over `steps`.
+struct Pace {
+  std::int64_t things, steps, owed = 0;
+
+  std::int64_t due() {  // now, after one more step
+    owed += things;
+    std::int64_t count = 0;
+    for (; owed >= steps; owed -= steps) ++count;
+    return count;
   }
 };
 

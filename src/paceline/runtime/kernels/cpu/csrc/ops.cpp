@@ -61,15 +61,16 @@ void linear_int8(const LinearTask& task, char* scratch, int num_threads) {
 
 // So with rows rounded to bfloat16.
 void linear_bf16(const LinearTask& task, char* rows, int num_threads) {
+  if (task.num_rows == 0) return;
   const bool tiles = isa() >= kAmx;
   const auto round = tiles ? round_blocks_amx : round_blocks_avx512bf16;
-  const auto panels = tiles ? bf16_panels_amx : bf16_panels_avx512bf16;
   share_rows((task.num_rows + kBlockRows - 1) / kBlockRows, kBlockRows * task.num_inputs, num_threads,
              [&](std::int64_t first, std::int64_t last) { round(task, rows, first, last); });
-  if (tiles && task.num_rows > kFewRows)
-    return share_items(bf16_items_amx(task), threads_of(task, num_threads),
-                       [&](Items& items) { bf16_many_rows_amx(task, rows, items); });
-  share_panels(task, num_threads, [&](std::int64_t first, std::int64_t last) { panels(task, rows, first, last); });
+  if (tiles)
+    share_items(bf16_items_amx(task), threads_of(task, num_threads), [&](Items& items) { bf16_products_amx(task, rows, items); });
+  else
+    share_panels(task, num_threads,
+                 [&](std::int64_t first, std::int64_t last) { bf16_panels_avx512bf16(task, rows, first, last); });
 }
 
 }  // namespace
