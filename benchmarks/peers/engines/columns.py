@@ -82,7 +82,7 @@ def launch(*argv: str, url: str = "http://{host}:{port}", **more: str) -> Launch
 
 def columns(machine: Machine) -> list[Column]:
     return [
-        paceline(machine, "paceline int8", {"dtype": "float32", "activation_dtype": "int8"}),
+        paceline(machine, "paceline int8", {"activation_dtype": "int8"}),
         paceline(machine, "paceline auto", {}),
         llama_cpp(machine, "Q4_0"),
         llama_cpp(machine, "Q8_0"),
