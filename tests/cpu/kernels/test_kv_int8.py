@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cpu.kernels.cases import Case, make_case, naive
-from tests.cpu.kernels.test_attention import STEPS, alone, run
+from tests.cpu.kernels.cases import Case, ask_alone, make_case, naive
+from tests.cpu.kernels.test_attention import STEPS, run
 from tests.pure.config.specs import SMOLLM2
 
 from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
@@ -165,7 +165,7 @@ def test_bits_depend_on_the_row_alone(kernel: Callable[..., torch.Tensor], extra
         size = max(1, count // 2)
         for at in range(0, count, size):
             q = queries[row][at : at + size]
-            got = alone(kernel, case.history[row][: context + at + len(q)], q, {**extra, "kv_dtype": torch.int8})
+            got = ask_alone(kernel, case.history[row][: context + at + len(q)], q, {**extra, "kv_dtype": torch.int8})
             assert torch.equal(got, together[row][at : at + len(q)]), (row, at)
 
 
