@@ -7,8 +7,6 @@ findable, and what is final is handed out. A fault ends its own request and noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from paceline.contracts.decision import Reason
 from paceline.contracts.request import FinishReason, TokenLogprob
 from paceline.contracts.step import StepResult
@@ -76,8 +74,8 @@ class Applier:
             self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), result.grammar_ends.get(row, 0), now)
         life.step_done(flight.step, now)
 
-    def apply_drawn(self, flight: Flight, draw: Callable[[int, int], int], now: float, *, tell: bool) -> None:
-        """The same for rows without drafts, masks, logprobs and stop strings, of a plan that was not written."""
+    def apply_unwritten(self, flight: Flight, now: float, *, tell: bool) -> None:
+        """The same for rows whose answers are known beforehand, of a plan that was not written."""
         life = self._life
         life.applied_step = flight.step
         columns = zip(flight.states, flight.epochs, flight.counts, flight.samples, strict=True)
@@ -88,9 +86,9 @@ class Applier:
             if not sample:
                 self.commit(state, now)
                 continue
-            assert state.is_plain, "only a written plan can ask for more than a token"
+            assert state.answer is not None, "only a written plan can say what to draw"
             state.pending -= 1
-            self.one_token(state, draw(state.request_id, len(state.output)), count, now, tell=tell)
+            self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell=tell)
         life.step_done(flight.step, now)
 
     def _waste(self, state: RequestState, count: int) -> None:
@@ -100,17 +98,15 @@ class Applier:
     def one_token(self, state: RequestState, token: int, count: int, now: float, *, tell: bool = True) -> None:
         """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar. `tell` False: nobody wants to
         hear of it unless it is the request's first or last."""
-        rules = state.rules
-        output = state.output
-        index = len(output)
-        output.append(token)
+        if state.answer is None:
+            state.output.append(token)
         state.known = known = state.known + 1
         kv = state.kv
         assert kv is not None
         if count > 1 or state.computed >= kv.next_commit:
             self.commit(state, now)
-        if token in rules.stop_ids or known >= state.limit:
-            finish = rules.check(token, None, index, known)
+        if token in state.stop_ids or known >= state.limit:
+            finish = state.rules.check(token, None, known - state.num_prompt - 1, known)
             if finish is not None:
                 self._end(state, finish, [token], None, now)
                 return
@@ -129,6 +125,7 @@ class Applier:
     ) -> None:
         """Append accepted drafts and the draw, up to the first that ends the request. Its grammar is complete with
         token number `grammar_end`, counted from 1; 0: with none of them."""
+        assert state.answer is None
         rules = state.rules
         finish: FinishReason | None = None
         taken = 0
@@ -175,14 +172,18 @@ class Applier:
 
     def commit(self, state: RequestState, now: float) -> None:
         """Blocks up to `computed` are final: the cache may show them, windows may drop what they no longer see."""
+        self.commit_to(state, state.computed, now)
+
+    def commit_to(self, state: RequestState, num_computed: int, now: float) -> None:
+        """The same of its first `num_computed` positions only."""
         kv = state.kv
         assert kv is not None
         state.extend_keys()
         assert state.keys is not None
-        self._life.kv.commit(kv, state.keys, state.computed)
+        self._life.kv.commit(kv, state.keys, num_computed)
         if kv.num_blocks != state.kv_blocks:
             state.account_blocks(now)
-        if state.has_followers and state.computed >= state.num_prompt - 1:
+        if state.has_followers and num_computed >= state.num_prompt - 1:
             self._life.prompt_computed(state)
 
 
