@@ -111,6 +111,8 @@ class Applier:
                 self._end(state, finish, [token], None, now)
                 return
         if tell or not state.output_tokens:
+            if state.unlisted:
+                self._life.list_rest(state)
             self._life.emit(state, [token], None, now)
         else:
             self._life.count(state, 1, now)

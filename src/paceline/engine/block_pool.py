@@ -35,6 +35,7 @@ class BlockPool(Generic[Label]):
         self.num_evictions = 0
         self.version = 0  # moves with every change that could make a quote wrong
         self._on_evict = on_evict
+        self._num_unused = num_blocks  # free or cached
         self._next_fresh = 1
         self._returned: list[int] = []
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
@@ -67,8 +68,7 @@ class BlockPool(Generic[Label]):
     @property
     def available(self) -> int:
         """Blocks that may be taken or promised now."""
-        unused = self.num_blocks - self._next_fresh + 1 + len(self._returned) + len(self._cached)
-        return unused - self.reserved - self._claims
+        return self._num_unused - self.reserved - self._claims
 
     def refs(self, block: int) -> int:
         return self._refs[block] if block < len(self._refs) else 0
@@ -93,6 +93,7 @@ class BlockPool(Generic[Label]):
         assert 0 <= promised <= min(count, self.reserved)
         assert count - promised <= max(0, self.available)
         self.reserved -= promised
+        self._num_unused -= count
         self.version += 1
         refs, returned = self._refs, self._returned
         if count <= len(returned):
@@ -131,6 +132,7 @@ class BlockPool(Generic[Label]):
             self._limbo.remove(block)
         else:
             del self._cached[block]
+            self._num_unused -= 1
 
     def deref(self, block: int, *, pin: Pin | None = None) -> None:
         """One holder less. The last one leaves the block cached (labelled), free, or in limbo (pinned).
@@ -163,16 +165,24 @@ class BlockPool(Generic[Label]):
             return
         refs, labels, cached, returned = self._refs, self._labels, self._cached, self._returned
         self.version += len(blocks)
+        last: list[int] = []  # of which this was the last holder
         for block in blocks:
             refs[block] = left = refs[block] - 1
-            if left:
-                assert left > 0, "dropped more often than taken"
-            elif block in labels:
+            if not left:
+                last.append(block)
+            assert left >= 0, "dropped more often than taken"
+        self._num_unused += len(last)
+        if not labels:
+            returned += last
+            return
+        for block in last:
+            if block in labels:
                 cached[block] = None
             else:
                 returned.append(block)
 
     def _settle(self, block: int) -> None:
+        self._num_unused += 1
         if block in self._labels:
             self._cached[block] = None
         else:
@@ -232,6 +242,8 @@ class BlockPool(Generic[Label]):
 
     def unpin(self, pin: Pin) -> None:
         """The step or transfer is over. Unknown pins are fine: most steps pin nothing."""
+        if not self._pins:
+            return
         counts = self._pin_counts
         for block in self._pins.pop(pin, ()):
             self.version += 1
@@ -255,6 +267,7 @@ class BlockPool(Generic[Label]):
         assert self.num_free + self.num_cached + self.num_held + self.num_limbo == self.num_blocks
         assert len(self._refs) == self._next_fresh, "a reference count for each id that was ever used"
         assert self.num_held == len(held)
+        assert self._num_unused == self.num_free + self.num_cached
         assert all(block in self._labels for block in self._cached), "cached without a label"
         assert not any(block in self._labels for block in self._returned), "free with a label"
         assert self._limbo == {b for b in self._pin_counts if not self._refs[b]}, "limbo is pinned and unreferenced"

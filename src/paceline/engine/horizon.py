@@ -15,8 +15,9 @@ but by length. Only engines with one plan in flight have runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from paceline.engine.plan_builder import PlanBuilder
 
 _GROW, _COMMIT = 0, 1
-_Event: TypeAlias = tuple[int, int, int]
-"""Step, counted from 1; a block is taken, or blocks are published; index of the row."""
 
 
 class StepTimes(Protocol):
@@ -42,8 +41,8 @@ class StepTimes(Protocol):
         """When `num` steps are done; 0: when the first begins."""
         ...
 
-    def times(self, num: int) -> list[float]:
-        """The ends of 0 to `num` steps, [num + 1]."""
+    def ends(self, nums: Sequence[int]) -> list[float]:
+        """The same for each of `nums`."""
         ...
 
 
@@ -133,9 +132,11 @@ class Horizon:
         if self._builder.charges is not None:
             self._builder.charges.charge_run(states, num)
         now = times.end(num)
-        chunks = [(time, 1) for time in times.times(num)[1:]] if life.token_times else None
-        events: list[_Event] = []
+        chunks = [(time, 1) for time in times.ends(range(1, num + 1))] if life.token_times else None
+        grows: list[tuple[int, int]] = []  # step, counted from 1, in which a row takes its next block; index of the row
+        publishers: list[int] = []  # rows with blocks to publish before the last step
         looked_at: list[tuple[RequestState, bool]] = []  # and whether its last token is taken in by itself
+        num_quiet = 0  # tokens that nobody is told of
         for index, state in enumerate(states):
             kv = state.kv
             assert kv is not None
@@ -147,26 +148,28 @@ class Horizon:
                 state.wasted_tokens += again
                 life.wasted_tokens += again
             if computed > state.capacity:
-                events.append((state.capacity - begin + 1, _GROW, index))
+                grows.append((state.capacity - begin + 1, index))
             publishes = computed >= kv.next_commit
-            if publishes and (step := max(1, kv.next_commit - begin)) < num:
-                events.append((step, _COMMIT, index))
-            ends = computed + 1 >= state.limit or tell or not state.output_tokens or bool(state.stop_ids)
-            if ends or publishes:
-                looked_at.append((state, ends))
-            if ends:
+            if publishes and num > 1 and computed > kv.next_commit:
+                publishers.append(index)
+            if computed + 1 >= state.limit or tell or not state.output_tokens or state.stop_ids:
+                looked_at.append((state, True))
                 if num > 1:
                     self._take_in(state, num - 1, times, chunks, tell)
-            elif chunks is None:
-                state.known += num
-                life.count(state, num, now)
+                continue
+            if publishes:
+                looked_at.append((state, False))
+            state.known += num
+            state.output_tokens += num
+            num_quiet += num
+            if chunks is None:
+                state.unlisted += num
+                state.last_token_s = now
             else:
-                state.known += num
-                state.output_tokens += num
-                life.output_tokens += num
                 state.timeline.chunks += chunks
-        if events and not self._blocks_at_once(states, events, num, times):
-            self._blocks_in_order(states, events, num, times)
+        life.output_tokens += num_quiet
+        if (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
+            self._blocks_in_order(states, grows, publishers, num, times)
         for state, ends in looked_at:
             if ends:
                 assert state.answer is not None
@@ -185,6 +188,7 @@ class Horizon:
         is_first = not state.output_tokens
         if tell or is_first:
             ids = list(state.answer[begin : begin + num])
+            self._life.list_rest(state)
             self._life.outputs.append(RequestOutput(request_id=state.request_id, token_ids=ids))
         state.known += num
         if chunks is not None:
@@ -194,13 +198,21 @@ class Horizon:
             return
         if is_first:
             self._life.count(state, 1, times.end(1))
+            self._life.list_rest(state)
         if num > is_first:
             self._life.count(state, num - is_first, times.end(num))
 
-    def _blocks_in_order(self, states: list[RequestState], events: list[_Event], num: int, times: StepTimes) -> None:
+    def _blocks_in_order(
+        self, states: list[RequestState], grows: list[tuple[int, int]], publishers: list[int], num: int, times: StepTimes
+    ) -> None:
         """What the plans take and the applied steps publish, in their order: by step, plans first, then by row. What
         the last step publishes is left to it."""
         size, kv_manager = self._block_size, self._life.kv
+        events = [(step, _GROW, index) for step, index in grows]  # step; take or publish; index of the row
+        for index in publishers:
+            state = states[index]
+            assert state.kv is not None
+            events.append((max(1, state.kv.next_commit - state.computed + num), _COMMIT, index))
         heapify(events)
         while events:
             step, kind, index = heappop(events)
@@ -219,30 +231,26 @@ class Horizon:
                 if (step := max(step + 1, kv.next_commit - begin)) < num:
                     heappush(events, (step, _COMMIT, index))
 
-    def _blocks_at_once(self, states: list[RequestState], events: list[_Event], num: int, times: StepTimes) -> bool:
+    def _blocks_at_once(
+        self, states: list[RequestState], grows: list[tuple[int, int]], publishers: list[int], num: int, times: StepTimes
+    ) -> bool:
         """The blocks of all steps, in the order of the steps; what is published is left to the end. False: they must
         be taken one by one. Where all that is published is new, the order of both does not matter."""
         size = self._block_size
         published: list[bytes] = []
-        every: list[tuple[int, int]] = []  # step, index of the row
-        for step, kind, index in events:
-            if kind == _GROW:
-                while step <= num:
-                    every.append((step, index))
-                    step += size
-            else:
-                state = states[index]
-                state.extend_keys()
-                assert state.keys is not None
-                assert state.kv is not None
-                published += state.keys.keys[state.kv.committed : state.computed // size]
-        if len(every) > 1:
-            every.sort()
-        rows = [kv for _, index in every if (kv := states[index].kv) is not None]
-        if not self._life.kv.grow_rows(rows, published):
+        for index in publishers:
+            state = states[index]
+            state.extend_keys()
+            assert state.keys is not None
+            assert state.kv is not None
+            published += state.keys.keys[state.kv.committed : state.computed // size]
+        if num > size:  # rows may need several
+            grows = [(at, index) for step, index in grows for at in range(step, num + 1, size)]
+        grows.sort()
+        if not self._life.kv.grow_rows([states[index].kv for _, index in grows], published):
             return False
-        for step, index in every:
-            state, now = states[index], times.end(step - 1)
+        for (_, index), now in zip(grows, times.ends([step - 1 for step, _ in grows]), strict=True):
+            state = states[index]
             held = state.kv_blocks
             state.kv_block_seconds += held * (now - state.kv_since)
             state.kv_blocks = held + 1

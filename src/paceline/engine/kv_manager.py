@@ -238,7 +238,7 @@ class KVManager:
                 kv_window.grew(pool, kv, group, begin)
         return new
 
-    def grow_rows(self, rows: Sequence[SequenceKV], published: Sequence[BlockKey]) -> bool:
+    def grow_rows(self, rows: Sequence[SequenceKV | None], published: Sequence[BlockKey]) -> bool:
         """`grow` by one block for each entry, in this order, of rows whose promises are used up. False: do it one by
         one, since in between `published` would change what is evicted or found, or windows move."""
         pool, size = self._pool, self._block_size
@@ -247,6 +247,7 @@ class KVManager:
         if published and not self._cache.are_new(published):
             return False
         for kv, block in zip(rows, pool.allocate(len(rows)), strict=True):
+            assert kv is not None
             kv.tables[0].append(block)
             kv.capacity_tokens += size
             kv.num_blocks += 1

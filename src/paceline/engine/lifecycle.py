@@ -183,11 +183,17 @@ class Lifecycle:
         """So many more tokens are final, the last of them now, and nobody is told: it had its first token before."""
         state.output_tokens += num_tokens
         self.output_tokens += num_tokens
-        chunks = state.timeline.chunks
-        if self.token_times or len(chunks) < 2:
-            chunks.append((now, num_tokens))
+        if self.token_times:
+            state.timeline.chunks.append((now, num_tokens))
         else:
-            chunks[-1] = now, chunks[-1][1] + num_tokens
+            state.unlisted += num_tokens
+            state.last_token_s = now
+
+    def list_rest(self, state: RequestState) -> None:
+        """What is not in its timeline becomes one chunk of it."""
+        if state.unlisted:
+            state.timeline.chunks.append((state.last_token_s, state.unlisted))
+            state.unlisted = 0
 
     def finish(
         self,
@@ -214,6 +220,7 @@ class Lifecycle:
             if matcher is not None and finish is not FinishReason.ABORT:
                 token_ids, held, _ = matcher.take(everything=True)
                 logprobs = held if state.wants_logprobs else None
+        self.list_rest(state)
         output = self.emit(state, token_ids, logprobs, now)
         output.finish = finish
         output.error = error

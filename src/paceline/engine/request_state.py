@@ -93,6 +93,7 @@ class RequestState:
         "kv_since",
         "last_draw_step",
         "last_step",
+        "last_token_s",
         "limbo_step",
         "limit",
         "num_prompt",
@@ -118,6 +119,7 @@ class RequestState:
         "tenant",
         "timeline",
         "tpot_s",
+        "unlisted",
         "wants_logprobs",
         "wasted_tokens",
     )
@@ -186,6 +188,8 @@ class RequestState:
         self.kv_blocks = 0
         self.kv_since = 0.0
         self.timeline = Timeline(planned=self.arrival, arrival=now)
+        self.unlisted = 0  # output tokens that are in no chunk of the timeline yet: see `Lifecycle.count`
+        self.last_token_s = now  # when the last of those came
         # output under way
         wants = request.sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if wants else None

@@ -136,7 +136,6 @@ class Replica:
 
     def begin(self, now: float) -> None:
         """Begin what comes next, if there is anything. Only while idle."""
-        assert self.is_idle
         self._began = now
         if self._macro_steps and (run := self.scheduler.horizon()) is not None:
             self._run = run
@@ -161,7 +160,6 @@ class Replica:
 
     def _plan(self, now: float) -> None:
         """One step, planned at `now`."""
-        self._clock.advance_to(now)
         self.scheduler.expire(now)
         if not self._write_plans:
             self._flight = self.scheduler.plan_unwritten(now)
@@ -170,6 +168,7 @@ class Replica:
             else:
                 self._wake_at(now + self._flight.est_ms / 1000.0)
             return
+        self._clock.advance_to(now)
         plan = self.scheduler.plan(now)
         if plan.is_empty:
             self._wait(now)
@@ -186,7 +185,6 @@ class Replica:
     def advance(self, now: float) -> News:
         """What is under way has ended (or nothing was); its results are applied."""
         self.num_events += 1
-        self._clock.advance_to(now)
         if self._run is not None:
             self._apply_run(self._num_run)
             self._run = self._pace = None
@@ -196,6 +194,7 @@ class Replica:
             self.busy_s += now - self._began
             self.scheduler.apply_unwritten(now, tell=bool(self._wants))
         elif self._handle is not None:
+            self._clock.advance_to(now)
             result = self._executor.poll(self._handle)
             assert result is not None
             self._handle = None
