@@ -62,7 +62,9 @@ class Applier:
             rejected = num_drafts + 1 - got
             state.pending -= 1 + num_drafts
             state.computed += flight.counts[index] - rejected
-            state.planned -= rejected
+            if rejected:
+                state.planned -= rejected
+                state.computed_tokens += rejected
             if proposed is not None:
                 state.drafts = proposed.tolist()
             simple = state.rules.matcher is None and not (state.wants_logprobs or state.has_grammar)
@@ -82,13 +84,19 @@ class Applier:
         for state, epoch, count, sample in columns:
             if state.epoch != epoch:
                 continue
-            state.computed += count
+            state.computed = computed = state.computed + count
             if not sample:
                 self.commit(state, now)
                 continue
             assert state.answer is not None, "only a written plan can say what to draw"
+            assert state.kv is not None
             state.pending -= 1
-            self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell=tell)
+            looks = tell or not state.output_tokens or computed + 1 >= state.limit or state.stop_ids
+            if looks or count > 1 or computed >= state.kv.next_commit:
+                self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell=tell)
+            else:  # what that does where there is nothing to look at
+                state.known += 1
+                life.count(state, 1, now)
         life.step_done(flight.step, now)
 
     def _waste(self, state: RequestState, count: int) -> None:
@@ -144,6 +152,7 @@ class Applier:
         if past:  # drawn beyond the end: as if they had been rejected
             state.computed -= past
             state.planned -= past
+            state.computed_tokens += past
             self._waste(state, past)
         self.commit(state, now)
         if rules.matcher is None:
@@ -172,17 +181,15 @@ class Applier:
             reason = Reason.STOP_STRING if isinstance(stop, str) else Reason.STOP_TOKEN
         self._life.finish(state, finish, reason, now, token_ids=ids, logprobs=logprobs)
 
-    def commit(self, state: RequestState, now: float) -> None:
-        """Blocks up to `computed` are final: the cache may show them, windows may drop what they no longer see."""
-        self.commit_to(state, state.computed, now)
-
-    def commit_to(self, state: RequestState, num_computed: int, now: float) -> None:
-        """The same of its first `num_computed` positions only."""
-        kv = state.kv
+    def commit(self, state: RequestState, now: float, num_computed: int = 0) -> None:
+        """Blocks up to `computed` (or fewer positions, if said) are final: the cache may show them, windows may drop
+        what they no longer see."""
+        kv, keys, num_computed = state.kv, state.keys, num_computed or state.computed
         assert kv is not None
-        state.extend_keys()
-        assert state.keys is not None
-        self._life.kv.commit(kv, state.keys, num_computed)
+        assert keys is not None
+        if state.known >= keys.next_known:
+            state.extend_keys()
+        self._life.kv.commit(kv, keys, num_computed)
         if kv.num_blocks != state.kv_blocks:
             state.account_blocks(now)
         if state.has_followers and num_computed >= state.num_prompt - 1:

@@ -136,13 +136,14 @@ class Horizon:
         grows: list[tuple[int, int]] = []  # step, counted from 1, in which a row takes its next block; index of the row
         publishers: list[int] = []  # rows with blocks to publish before the last step
         looked_at: list[tuple[RequestState, bool]] = []  # and whether its last token is taken in by itself
+        at_end = num == run.num_steps  # only its last step can end somebody
         num_quiet = 0  # tokens that nobody is told of
         for index, state in enumerate(states):
             kv = state.kv
             assert kv is not None
             begin = state.computed
+            # `last_step` stays behind: nothing of these steps is in flight any more
             state.planned = state.computed = computed = begin + num
-            state.computed_tokens += num  # `last_step` stays behind: nothing of these steps is in flight any more
             if begin < state.frontier:
                 again = min(computed, state.frontier) - begin
                 state.wasted_tokens += again
@@ -152,7 +153,7 @@ class Horizon:
             publishes = computed >= kv.next_commit
             if publishes and num > 1 and computed > kv.next_commit:
                 publishers.append(index)
-            if computed + 1 >= state.limit or tell or not state.output_tokens or state.stop_ids:
+            if tell or (at_end and computed + 1 >= state.limit) or not state.output_tokens or state.stop_ids:
                 looked_at.append((state, True))
                 if num > 1:
                     self._take_in(state, num - 1, times, chunks, tell)
@@ -203,7 +204,12 @@ class Horizon:
             self._life.count(state, num - is_first, times.end(num))
 
     def _blocks_in_order(
-        self, states: list[RequestState], grows: list[tuple[int, int]], publishers: list[int], num: int, times: StepTimes
+        self,
+        states: list[RequestState],
+        grows: list[tuple[int, int]],
+        publishers: list[int],
+        num: int,
+        times: StepTimes,
     ) -> None:
         """What the plans take and the applied steps publish, in their order: by step, plans first, then by row. What
         the last step publishes is left to it."""
@@ -227,12 +233,17 @@ class Horizon:
                 if (step := state.capacity - begin + 1) <= num:
                     heappush(events, (step, _GROW, index))
             else:
-                self._applier.commit_to(state, begin + step, times.end(step))
+                self._applier.commit(state, times.end(step), begin + step)
                 if (step := max(step + 1, kv.next_commit - begin)) < num:
                     heappush(events, (step, _COMMIT, index))
 
     def _blocks_at_once(
-        self, states: list[RequestState], grows: list[tuple[int, int]], publishers: list[int], num: int, times: StepTimes
+        self,
+        states: list[RequestState],
+        grows: list[tuple[int, int]],
+        publishers: list[int],
+        num: int,
+        times: StepTimes,
     ) -> bool:
         """The blocks of all steps, in the order of the steps; what is published is left to the end. False: they must
         be taken one by one. Where all that is published is new, the order of both does not matter."""

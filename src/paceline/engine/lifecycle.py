@@ -142,6 +142,7 @@ class Lifecycle:
             self.running_classes[state.priority] = left
         else:
             del self.running_classes[state.priority]
+        state.computed_tokens += state.planned - state.kv.num_cached_tokens
         self.wasted_tokens += state.drop_residency()
         state.account_blocks(now)
         self._wake_followers(state)

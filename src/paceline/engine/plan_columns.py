@@ -171,7 +171,6 @@ class RowColumns:
             starts.append(planned)
             state.planned = planned + 1
             state.pending += 1
-            state.computed_tokens += 1
             state.last_step = state.last_draw_step = step
             pairs += planned + 1
             if planned < state.frontier:
@@ -197,7 +196,6 @@ class RowColumns:
             self.attention_pairs += sum(range(state.planned + 1, state.planned + size + 1))
             state.planned += size
             state.pending += size
-            state.computed_tokens += size
 
     def _want(self, state: RequestState) -> int:
         return max(0, min(self.want_drafts, state.limit - state.known - 2)) if self.want_drafts else 0
@@ -226,7 +224,6 @@ class RowColumns:
             state.wasted_tokens += again
             self.wasted += again
         state.planned = end
-        state.computed_tokens += count
         state.last_step = self.step
         if reaches_end:
             state.pending += 1

@@ -180,7 +180,7 @@ class RequestState:
         # meters
         self.preemptions = 0
         self.cached_tokens = -1  # hit at first admission; -1 = never admitted
-        self.computed_tokens = 0
+        self.computed_tokens = 0  # of residencies that are over, and what the present one took back
         self.wasted_tokens = 0
         self.output_tokens = 0
         self.frontier = 0  # positions ever computed and kept: computing one again is waste

@@ -64,9 +64,7 @@ class Scheduler:
         self._kv = kv
         self._queue = WaitingQueue(settings.policy, ages=settings.max_wait_ms > 0.0)
         self._admission = Admission(settings, caps, kv, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
-        self._life = Lifecycle(
-            kv, self._queue, self.decisions, num_rows=settings.max_num_seqs, token_times=token_times
-        )
+        self._life = Lifecycle(kv, self._queue, self.decisions, num_rows=settings.max_num_seqs, token_times=token_times)
         self._builder = PlanBuilder(settings, caps, cost, self._life, self._admission, drafter)
         self._lateness = Lateness(settings, cost, self._life, self.decisions)
         self._applier = Applier(self._life)

@@ -24,8 +24,8 @@ class EventKind(IntEnum):
 
 
 Event: TypeAlias = tuple[float, int, int, int, Any]
-"""Virtual time in seconds; kind; number of the request or replica it is about; serial number; what it is about, which is
-never compared, since serial numbers differ."""
+"""Virtual time in seconds; kind; number of the request or replica; serial number; what it is about. The last is never
+compared, since serial numbers differ."""
 
 
 class EventHeap:

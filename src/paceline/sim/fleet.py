@@ -88,7 +88,9 @@ def make_replica(
         share_tenants=spec.share_tenants,
     )
     drafter = CurveDrafter(spec.acceptance) if spec.acceptance else None
-    scheduler = Scheduler(settings, caps, kv, cost, drafter=drafter, decisions=DecisionRing(_DECISIONS), token_times=token_times)
+    scheduler = Scheduler(
+        settings, caps, kv, cost, drafter=drafter, decisions=DecisionRing(_DECISIONS), token_times=token_times
+    )
     clock = VirtualClock()
     executor = SimulatedExecutor(caps, None, clock, answers)
     macro_steps = macro_steps and drafter is None  # a draft is looked at step by step
@@ -148,9 +150,7 @@ def make_cluster(
     made: type[Cluster] = Cluster if split is None else SplitCluster
     more: dict[str, Any] = {} if split is None else {"split": split, "answers": answers}
     return made(
-        lambda index: make_replica(
-            index, replica, cost, answers, macro_steps=macro_steps, token_times=token_times
-        ),
+        lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps, token_times=token_times),
         num_replicas,
         policy,
         Client(plan),

@@ -38,6 +38,7 @@ class News:
 
 _NO_NEWS = News()  # most steps bring none; never changed
 
+
 class Replica:
     """`cost` are the prices of the executor. Only one step is in flight at a time. With `answers` outputs are known
     beforehand. Then steps may be jumped over (`macro_steps`), and plans need not be written down (`write_plans`): the

@@ -114,7 +114,12 @@ def test_times_of_first_and_last_tokens_alone_change_nothing_else(cell: str) -> 
     brief, _ = run_fleet(plan(**asked), replica_spec(**replica), seed=5, token_times=False, **fleet)
     num_chunks = 0
     for one, other in zip(everything, brief, strict=True):
-        assert (one.planned, one.outcome, one.end_s, one.usage) == (other.planned, other.outcome, other.end_s, other.usage)
+        assert (one.planned, one.outcome, one.end_s, one.usage) == (
+            other.planned,
+            other.outcome,
+            other.end_s,
+            other.usage,
+        )
         if one.timeline is None or other.timeline is None:
             assert one.timeline is other.timeline
             continue
