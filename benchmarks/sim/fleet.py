@@ -77,7 +77,14 @@ def run(cell: str, replicas: int, requests: int, router: str, *, profile: bool) 
     planned_s = time.process_time() - began
     told = Told(len(plan.requests))
     cluster = make_cluster(
-        make_replica_spec(cell), COST, plan, on_end=told, num_replicas=replicas, router=router, seed=0
+        make_replica_spec(cell),
+        COST,
+        plan,
+        on_end=told,
+        num_replicas=replicas,
+        router=router,
+        seed=0,
+        token_times=False,
     )
     gc.collect()  # nothing below makes cycles: looking for them would only walk what is open, again and again
     gc.freeze()

@@ -144,7 +144,7 @@ class Run:
 def free_blocks(kv: KVManager) -> list[int]:
     """Ids with no content anybody may still read."""
     pool = kv._pool
-    busy = set(pool._cached) | set(pool._limbo) | set(pool._refs)
+    busy = set(pool._cached) | set(pool._limbo) | {block for block, held in enumerate(pool._refs) if held}
     return [block for block in range(1, pool.num_blocks + 1) if block not in busy]
 
 

@@ -178,6 +178,9 @@ def root_key(domain: CacheDomain) -> BlockKey:
     return digest.digest()
 
 
+_BLOCK_DIGEST = hashlib.blake2b(digest_size=16, person=b"paceline-kv-blk1")
+
+
 def chain_key(parent: BlockKey, token_ids: np.ndarray | bytes, extras: Sequence[bytes] = ()) -> BlockKey:
     """Key of the block that holds `token_ids` (int32, or its little-endian bytes; exactly one block) after `parent`.
 
@@ -185,7 +188,8 @@ def chain_key(parent: BlockKey, token_ids: np.ndarray | bytes, extras: Sequence[
     """
     if not isinstance(token_ids, bytes):
         token_ids = np.ascontiguousarray(token_ids, dtype="<i4").tobytes()
-    digest = hashlib.blake2b(parent + token_ids, digest_size=16, person=b"paceline-kv-blk1")
+    digest = _BLOCK_DIGEST.copy()  # half the time of a new one
+    digest.update(parent + token_ids)
     for extra in extras:
         digest.update(len(extra).to_bytes(8, "little"))
         digest.update(extra)

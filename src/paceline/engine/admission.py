@@ -238,7 +238,7 @@ class Admission:
                 fix="shorten the prompt, or give the KV cache more memory",
             )
 
-    def make_state(self, request: Request, now: float) -> RequestState:
+    def make_state(self, request: Request, now: float, answer: Sequence[int] | None = None) -> RequestState:
         """The state of a checked request."""
         sampling, policy = request.sampling, self._settings.policy
         limit = self.longest
@@ -271,6 +271,7 @@ class Admission:
             priority=0 if policy == "fcfs" else request.priority,
             tenant=request.tenant if policy == "fair" else "",
             now=now,
+            answer=answer,
         )
 
     def stop_token_ids(self, request: Request) -> tuple[int, ...]:

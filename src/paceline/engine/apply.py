@@ -7,8 +7,6 @@ findable, and what is final is handed out. A fault ends its own request and noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from paceline.contracts.decision import Reason
 from paceline.contracts.request import FinishReason, TokenLogprob
 from paceline.contracts.step import StepResult
@@ -64,7 +62,9 @@ class Applier:
             rejected = num_drafts + 1 - got
             state.pending -= 1 + num_drafts
             state.computed += flight.counts[index] - rejected
-            state.planned -= rejected
+            if rejected:
+                state.planned -= rejected
+                state.computed_tokens += rejected
             if proposed is not None:
                 state.drafts = proposed.tolist()
             simple = state.rules.matcher is None and not (state.wants_logprobs or state.has_grammar)
@@ -76,21 +76,27 @@ class Applier:
             self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), result.grammar_ends.get(row, 0), now)
         life.step_done(flight.step, now)
 
-    def apply_drawn(self, flight: Flight, draw: Callable[[int, int], int], now: float, *, tell: bool) -> None:
-        """The same for rows without drafts, masks, logprobs and stop strings, of a plan that was not written."""
+    def apply_unwritten(self, flight: Flight, now: float, *, tell: bool) -> None:
+        """The same for rows whose answers are known beforehand, of a plan that was not written."""
         life = self._life
         life.applied_step = flight.step
         columns = zip(flight.states, flight.epochs, flight.counts, flight.samples, strict=True)
         for state, epoch, count, sample in columns:
             if state.epoch != epoch:
                 continue
-            state.computed += count
+            state.computed = computed = state.computed + count
             if not sample:
                 self.commit(state, now)
                 continue
-            assert state.is_plain, "only a written plan can ask for more than a token"
+            assert state.answer is not None, "only a written plan can say what to draw"
+            assert state.kv is not None
             state.pending -= 1
-            self.one_token(state, draw(state.request_id, len(state.output)), count, now, tell=tell)
+            looks = tell or not state.output_tokens or computed + 1 >= state.limit or state.stop_ids
+            if looks or count > 1 or computed >= state.kv.next_commit:
+                self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell=tell)
+            else:  # what that does where there is nothing to look at
+                state.known += 1
+                life.count(state, 1, now)
         life.step_done(flight.step, now)
 
     def _waste(self, state: RequestState, count: int) -> None:
@@ -100,21 +106,21 @@ class Applier:
     def one_token(self, state: RequestState, token: int, count: int, now: float, *, tell: bool = True) -> None:
         """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar. `tell` False: nobody wants to
         hear of it unless it is the request's first or last."""
-        rules = state.rules
-        output = state.output
-        index = len(output)
-        output.append(token)
+        if state.answer is None:
+            state.output.append(token)
         state.known = known = state.known + 1
         kv = state.kv
         assert kv is not None
         if count > 1 or state.computed >= kv.next_commit:
             self.commit(state, now)
-        if token in rules.stop_ids or known >= state.limit:
-            finish = rules.check(token, None, index, known)
+        if token in state.stop_ids or known >= state.limit:
+            finish = state.rules.check(token, None, known - state.num_prompt - 1, known)
             if finish is not None:
                 self._end(state, finish, [token], None, now)
                 return
         if tell or not state.output_tokens:
+            if state.unlisted:
+                self._life.list_rest(state)
             self._life.emit(state, [token], None, now)
         else:
             self._life.count(state, 1, now)
@@ -129,6 +135,7 @@ class Applier:
     ) -> None:
         """Append accepted drafts and the draw, up to the first that ends the request. Its grammar is complete with
         token number `grammar_end`, counted from 1; 0: with none of them."""
+        assert state.answer is None
         rules = state.rules
         finish: FinishReason | None = None
         taken = 0
@@ -145,6 +152,7 @@ class Applier:
         if past:  # drawn beyond the end: as if they had been rejected
             state.computed -= past
             state.planned -= past
+            state.computed_tokens += past
             self._waste(state, past)
         self.commit(state, now)
         if rules.matcher is None:
@@ -173,16 +181,18 @@ class Applier:
             reason = Reason.STOP_STRING if isinstance(stop, str) else Reason.STOP_TOKEN
         self._life.finish(state, finish, reason, now, token_ids=ids, logprobs=logprobs)
 
-    def commit(self, state: RequestState, now: float) -> None:
-        """Blocks up to `computed` are final: the cache may show them, windows may drop what they no longer see."""
-        kv = state.kv
+    def commit(self, state: RequestState, now: float, num_computed: int = 0) -> None:
+        """Blocks up to `computed` (or fewer positions, if said) are final: the cache may show them, windows may drop
+        what they no longer see."""
+        kv, keys, num_computed = state.kv, state.keys, num_computed or state.computed
         assert kv is not None
-        state.extend_keys()
-        assert state.keys is not None
-        self._life.kv.commit(kv, state.keys, state.computed)
+        assert keys is not None
+        if state.known >= keys.next_known:
+            state.extend_keys()
+        self._life.kv.commit(kv, keys, num_computed)
         if kv.num_blocks != state.kv_blocks:
             state.account_blocks(now)
-        if state.has_followers and state.computed >= state.num_prompt - 1:
+        if state.has_followers and num_computed >= state.num_prompt - 1:
             self._life.prompt_computed(state)
 
 

@@ -8,8 +8,8 @@
 free + cached + held + limbo = num_blocks after every call. Only free and cached blocks can be handed out, uncached ones
 first. A *promise* (`reserved`) sets some of them aside for a prompt that was admitted; nobody else may take those.
 
-Nothing here is proportional to the number of blocks: never used ids come from a counter, and a block has a record (dict
-entries) only while it is held, cached, pinned or returned. So a pool of a million blocks costs nothing until used.
+Nothing here is proportional to the number of blocks: never used ids come from a counter, and the list of references
+grows with the ids that were ever used. So a pool of a million blocks costs nothing until used.
 
 Not covered: what a block contains (`prefix_cache`), who holds it (`kv_manager`).
 """
@@ -35,10 +35,11 @@ class BlockPool(Generic[Label]):
         self.num_evictions = 0
         self.version = 0  # moves with every change that could make a quote wrong
         self._on_evict = on_evict
+        self._num_unused = num_blocks  # free or cached
         self._next_fresh = 1
         self._returned: list[int] = []
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
-        self._refs: dict[int, int] = {}
+        self._refs = [0]  # by block id, as far as ids were ever used; id 0 is no block
         self._labels: dict[int, Label] = {}
         self._pins: dict[Pin, list[int]] = {}
         self._pin_counts: dict[int, int] = {}
@@ -58,7 +59,7 @@ class BlockPool(Generic[Label]):
 
     @property
     def num_held(self) -> int:
-        return len(self._refs)
+        return self._next_fresh - 1 - len(self._returned) - len(self._cached) - len(self._limbo)
 
     @property
     def num_limbo(self) -> int:
@@ -67,11 +68,10 @@ class BlockPool(Generic[Label]):
     @property
     def available(self) -> int:
         """Blocks that may be taken or promised now."""
-        unused = self.num_blocks - self._next_fresh + 1 + len(self._returned) + len(self._cached)
-        return unused - self.reserved - self._claims
+        return self._num_unused - self.reserved - self._claims
 
     def refs(self, block: int) -> int:
-        return self._refs.get(block, 0)
+        return self._refs[block] if block < len(self._refs) else 0
 
     def label(self, block: int) -> Label | None:
         return self._labels.get(block)
@@ -81,7 +81,7 @@ class BlockPool(Generic[Label]):
 
     def cost_of_ref(self, block: int) -> int:
         """How much `ref(block)` lowers `available`: 1 for a cached block and for one whose backer will want it back."""
-        return 1 if block in self._cached or (block in self._backers and block in self._refs) else 0
+        return 1 if block in self._cached or (block in self._backers and self._refs[block]) else 0
 
     # taking and dropping
 
@@ -93,30 +93,37 @@ class BlockPool(Generic[Label]):
         assert 0 <= promised <= min(count, self.reserved)
         assert count - promised <= max(0, self.available)
         self.reserved -= promised
+        self._num_unused -= count
         self.version += 1
         refs, returned = self._refs, self._returned
         if count <= len(returned):
             blocks = returned[: -count - 1 : -1]
             del returned[len(returned) - count :]
-            refs.update(dict.fromkeys(blocks, 1))
+            for block in blocks:
+                refs[block] = 1
             return blocks
         blocks = returned[::-1]
         returned.clear()
         fresh = min(count - len(blocks), self.num_blocks - self._next_fresh + 1)
-        blocks += range(self._next_fresh, self._next_fresh + fresh)
-        self._next_fresh += fresh
-        for _ in range(count - len(blocks)):
-            block, _none = self._cached.popitem(last=False)
-            self.num_evictions += 1
-            self._on_evict(self._labels.pop(block))
-            blocks.append(block)
-        refs.update(dict.fromkeys(blocks, 1))
+        if fresh:
+            blocks += range(self._next_fresh, self._next_fresh + fresh)
+            self._next_fresh += fresh
+            refs += [0] * fresh
+        if missing := count - len(blocks):
+            oldest, labels, on_evict = self._cached.popitem, self._labels, self._on_evict
+            self.num_evictions += missing
+            for _ in range(missing):
+                block, _none = oldest(last=False)
+                on_evict(labels.pop(block))
+                blocks.append(block)
+        for block in blocks:
+            refs[block] = 1
         return blocks
 
     def ref(self, block: int) -> None:
         """One more holder. The block is cached, held or in limbo."""
         self.version += 1
-        refs = self._refs.get(block, 0)
+        refs = self._refs[block]
         self._refs[block] = refs + 1
         if refs:
             if block in self._backers:
@@ -125,6 +132,7 @@ class BlockPool(Generic[Label]):
             self._limbo.remove(block)
         else:
             del self._cached[block]
+            self._num_unused -= 1
 
     def deref(self, block: int, *, pin: Pin | None = None) -> None:
         """One holder less. The last one leaves the block cached (labelled), free, or in limbo (pinned).
@@ -132,19 +140,18 @@ class BlockPool(Generic[Label]):
         `pin`: a step or transfer that may still touch the block on the holder's behalf, until `unpin`.
         """
         self.version += 1
-        refs = self._refs[block] - 1
+        self._refs[block] = refs = self._refs[block] - 1
+        assert refs >= 0, "dropped more often than taken"
         if pin is not None:
             self._pins.setdefault(pin, []).append(block)
             self._pin_counts[block] = self._pin_counts.get(block, 0) + 1
             if block in self._backers:
                 self._claims += 1
         if refs:
-            self._refs[block] = refs
             if block in self._backers:
                 self._claims -= 1
             return
         assert block not in self._backers
-        del self._refs[block]
         if block in self._pin_counts:
             self._limbo.add(block)
         else:
@@ -158,17 +165,24 @@ class BlockPool(Generic[Label]):
             return
         refs, labels, cached, returned = self._refs, self._labels, self._cached, self._returned
         self.version += len(blocks)
+        last: list[int] = []  # of which this was the last holder
         for block in blocks:
-            if refs[block] > 1:
-                refs[block] -= 1
-                continue
-            del refs[block]
+            refs[block] = left = refs[block] - 1
+            if not left:
+                last.append(block)
+            assert left >= 0, "dropped more often than taken"
+        self._num_unused += len(last)
+        if not labels:
+            returned += last
+            return
+        for block in last:
             if block in labels:
                 cached[block] = None
             else:
                 returned.append(block)
 
     def _settle(self, block: int) -> None:
+        self._num_unused += 1
         if block in self._labels:
             self._cached[block] = None
         else:
@@ -214,7 +228,7 @@ class BlockPool(Generic[Label]):
 
     def set_label(self, block: int, label: Label) -> None:
         """The held block is full, immutable from now on, and worth keeping when it is dropped."""
-        assert block in self._refs
+        assert self._refs[block]
         assert block not in self._labels
         self._labels[block] = label
 
@@ -228,6 +242,8 @@ class BlockPool(Generic[Label]):
 
     def unpin(self, pin: Pin) -> None:
         """The step or transfer is over. Unknown pins are fine: most steps pin nothing."""
+        if not self._pins:
+            return
         counts = self._pin_counts
         for block in self._pins.pop(pin, ()):
             self.version += 1
@@ -245,16 +261,19 @@ class BlockPool(Generic[Label]):
     def check(self) -> None:
         """Assert that every block is in exactly one state and that promises are covered. Slow; for tests and audits."""
         fresh = range(self._next_fresh, self.num_blocks + 1)
-        states = [*self._returned, *self._cached, *self._refs, *self._limbo, *fresh]
+        held = [block for block, count in enumerate(self._refs) if count]
+        states = [*self._returned, *self._cached, *held, *self._limbo, *fresh]
         assert sorted(states) == list(range(1, self.num_blocks + 1)), "a block is in no state or in two"
         assert self.num_free + self.num_cached + self.num_held + self.num_limbo == self.num_blocks
-        assert all(count >= 1 for count in self._refs.values())
+        assert len(self._refs) == self._next_fresh, "a reference count for each id that was ever used"
+        assert self.num_held == len(held)
+        assert self._num_unused == self.num_free + self.num_cached
         assert all(block in self._labels for block in self._cached), "cached without a label"
         assert not any(block in self._labels for block in self._returned), "free with a label"
-        assert self._limbo == {b for b in self._pin_counts if b not in self._refs}, "limbo is pinned and unreferenced"
+        assert self._limbo == {b for b in self._pin_counts if not self._refs[b]}, "limbo is pinned and unreferenced"
         pinned = [block for blocks in self._pins.values() for block in blocks]
         assert {b: pinned.count(b) for b in set(pinned)} == self._pin_counts
-        assert all(block in self._refs for block in self._backers)
+        assert all(self._refs[block] for block in self._backers)
         assert self._claims == sum(self._refs[b] - 1 + self._pin_counts.get(b, 0) for b in self._backers)
         assert self.reserved >= 0
         assert self.available >= 0, "more is promised than there is"

@@ -26,16 +26,11 @@ class GivingWay:
     def __init__(self, cost: CostModel, life: Lifecycle) -> None:
         self._cost = cost
         self._life = life
-        self._last = False
-
-    @property
-    def gave_way(self) -> bool:
-        """Rows were left out of the last step."""
-        return self._last
+        self.gave_way = False  # rows were left out of the last step
 
     def choose(self, selection: Selection, shares: Shares | None, now: float) -> None:
         """Take the rows that give way out of `selection.decodes`."""
-        before, self._last = self._last, False
+        before, self.gave_way = self.gave_way, False
         first = None if shares is None or before else shares.first_token_due(selection.prefills)
         if shares is None or first is None:
             return
@@ -48,7 +43,7 @@ class GivingWay:
         saved = self._ms(decodes, selection) - without
         if saved < WORTH * without:
             return
-        self._last = True
+        self.gave_way = True
         selection.decodes = kept
         numbers = {"left_out": float(left_out), "saved_ms": saved}
         self._life.record(first, Kind.CHUNK, Reason.FIRST_TOKEN_FIRST, now, numbers)

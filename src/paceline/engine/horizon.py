@@ -2,26 +2,26 @@
 planning and applying so many of them at once.
 
     run = scheduler.horizon()                          None: plan as always
-    scheduler.apply_repeated(run, tokens, times)       the first `len(times) - 1` of them are done
+    scheduler.apply_repeated(run, num, times)          the first `num` of them are done
 
 Between two arrivals an engine mostly decodes: the same rows, one token each, nobody admitted, nobody ended. Such steps
 need no plan to be written down, so a simulator jumps over them, and afterwards the scheduler is where it would have
 been. Blocks are taken and published in the order of the steps, so that their ids and the cache's order are the same.
 
-What is assumed of the caller: nothing comes in between, no deadline passes (`wake_time`), the executor drafts nothing
-and needs no masks, and no token ends its request but by length. Only engines with one plan in flight have runs.
+What is assumed of the caller: the answers of all requests are known beforehand (`Scheduler.add`), nothing comes in
+between, no deadline passes (`wake_time`), the executor drafts nothing and needs no masks, and no token ends its request
+but by length. Only engines with one plan in flight have runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from paceline.contracts.ports import StepShape
+from paceline.contracts.ports import StepShape, decoding_shape
 from paceline.contracts.request import RequestOutput
 from paceline.engine.apply import Applier
 from paceline.engine.lifecycle import Lifecycle
@@ -34,13 +34,23 @@ if TYPE_CHECKING:
 _GROW, _COMMIT = 0, 1
 
 
+class StepTimes(Protocol):
+    """When the steps of a run end (seconds)."""
+
+    def end(self, num: int) -> float:
+        """When `num` steps are done; 0: when the first begins."""
+        ...
+
+    def ends(self, nums: Sequence[int]) -> list[float]:
+        """The same for each of `nums`."""
+        ...
+
+
 class DecodeRun(msgspec.Struct, frozen=True):
     """Steps that only decode. The last of them may end requests; none before it does."""
 
     num_steps: int  # at least 1
     rows: tuple[int, ...]  # in the order of a plan
-    request_ids: tuple[int, ...]  # of the rows
-    positions: tuple[int, ...]  # output position of the first token that each row draws
     shape: StepShape  # of the first; each later one has one token of context more per row
 
 
@@ -62,39 +72,25 @@ class Horizon:
         if not running or not self._builder.only_decodes:
             return None
         steps = self._waiting_steps()
-        if steps < 1:
+        if steps < 1 or self._builder.may_leave_out(running.values()):
             return None
         context = 0
-        if self._builder.may_leave_out(running.values()):
-            return None
-        rows: list[int] = []
-        positions: list[int] = []
         for state in running.values():
             planned = state.planned
-            if state.known - planned != 1 or state.pending:
+            if state.known - planned != 1 or state.pending or state.answer is None:
                 return None
-            if not state.is_plain:
-                return None
-            left = state.limit - state.known
+            left = state.limit - planned - 1
             if left < steps:
                 steps = left
             context += planned
-            rows.append(state.row)
-            positions.append(len(state.output))
         num_rows = len(running)
         available = self._life.kv.num_available
         if num_rows * (steps // self._block_size + 2) * self._num_groups > available:
             steps = self._steps_with_blocks(steps, available)
         if steps < 1:
             return None
-        shape = StepShape(
-            num_tokens=num_rows,
-            num_rows=num_rows,
-            num_sampled=num_rows,
-            context_tokens=context,
-            attention_pairs=context + num_rows,
-        )
-        return DecodeRun(steps, tuple(rows), tuple(running), tuple(positions), shape)
+        rows = tuple([state.row for state in running.values()])
+        return DecodeRun(steps, rows, decoding_shape(num_rows, context))
 
     def _waiting_steps(self) -> int:
         """Steps for which those who wait keep waiting for the reason that is on record; 0: ask the planner."""
@@ -123,137 +119,155 @@ class Horizon:
                 num += -(-beyond // size)
         return num * self._num_groups
 
-    def apply_repeated(
-        self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float], *, tell: bool = True
-    ) -> None:
-        """`tokens[i]` are those of row i of the run, one for each step that is done; `times[j]` is when step j was
-        planned and the one before it applied, the last of them the end of the last step (seconds). `tell` False:
-        only those hand out an output that have their first token, or their last."""
+    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, *, tell: bool = True) -> None:
+        """The first `num` steps of a run are planned and applied. `tell` False: only those hand out an output that have
+        their first token, or their last."""
         life, applier = self._life, self._applier
-        num = len(times) - 1
         states = list(life.running.values())
-        num_rows = len(states)
         assert 1 <= num <= run.num_steps
-        assert num_rows == len(run.rows) == len(tokens)
+        assert len(states) == len(run.rows)
         life.step += num
         last_step = life.applied_step = life.step - 1
-        life.computed_tokens += num * num_rows
+        life.computed_tokens += num * len(states)
         if self._builder.charges is not None:
             self._builder.charges.charge_run(states, num)
-        now = times[-1]
-        chunks = list(zip(times[1:], repeat(1)))
-        before = chunks[:-1]  # of all steps but the last
-        computed: list[int] = []
-        alone: list[bool] = []  # the last token is looked at by itself
-        for state, drawn in zip(states, tokens, strict=True):
-            begin = state.computed
-            computed.append(begin)
-            if begin < state.frontier:
-                again = min(begin + num, state.frontier) - begin
-                state.wasted_tokens += again
-                life.wasted_tokens += again
-            state.computed_tokens += num
-            state.planned += num
-            state.last_step = state.last_draw_step = last_step
-            ends = tell or state.known + num >= state.limit or not state.output_tokens or bool(state.rules.stop_ids)
-            alone.append(ends)
-            if not ends:
-                state.output += drawn
-                state.known += num
-                state.output_tokens += num
-                state.timeline.chunks += chunks
-                life.output_tokens += num
-            elif num > 1:
-                self._take_in(state, drawn[: num - 1], before, tell)
-        self._blocks(states, computed, num, times)
-        for state, begin, drawn, ends in zip(states, computed, tokens, alone, strict=True):
-            state.computed = computed_now = begin + num
-            if ends:
-                applier.one_token(state, drawn[num - 1], 1, now, tell=tell)
-            elif state.kv is not None and computed_now >= state.kv.next_commit:
-                applier.commit(state, now)
-        life.step_done(last_step, now)
-
-    def _take_in(self, state: RequestState, ids: Sequence[int], chunks: list[tuple[float, int]], tell: bool) -> None:
-        """Tokens of steps none of which ends the request, and when they came."""
-        num = len(ids)
-        stop_ids = state.rules.stop_ids
-        assert not stop_ids or stop_ids.isdisjoint(ids), "a token in a run ends nothing"
-        if tell or not state.output_tokens:
-            self._life.outputs.append(RequestOutput(request_id=state.request_id, token_ids=list(ids)))
-        state.output += ids
-        state.known += num
-        state.output_tokens += num
-        self._life.output_tokens += num
-        state.timeline.chunks += chunks
-
-    def _blocks(self, states: list[RequestState], computed: list[int], num: int, times: Sequence[float]) -> None:
-        """What the plans take and the applied steps publish, in their order: by step, plans first, then by row. What
-        the last step publishes is left to it."""
-        size, kv_manager, commit = self._block_size, self._life.kv, self._applier.commit
-        grows: list[tuple[int, int, int]] = []  # step, counted from 1; take or publish; index of the row
-        commits: list[tuple[int, int, int]] = []
+        now = times.end(num)
+        chunks = [(time, 1) for time in times.ends(range(1, num + 1))] if life.token_times else None
+        grows: list[tuple[int, int]] = []  # step, counted from 1, in which a row takes its next block; index of the row
+        publishers: list[int] = []  # rows with blocks to publish before the last step
+        looked_at: list[tuple[RequestState, bool]] = []  # and whether its last token is taken in by itself
+        at_end = num == run.num_steps  # only its last step can end somebody
+        num_quiet = 0  # tokens that nobody is told of
         for index, state in enumerate(states):
             kv = state.kv
             assert kv is not None
-            if (step := state.capacity - computed[index] + 1) <= num:
-                grows.append((step, _GROW, index))
-            if (step := max(1, kv.next_commit - computed[index])) < num:
-                commits.append((step, _COMMIT, index))
-        if self._blocks_at_once(states, computed, grows, commits, num, times):
+            begin = state.computed
+            # `last_step` stays behind: nothing of these steps is in flight any more
+            state.planned = state.computed = computed = begin + num
+            if begin < state.frontier:
+                again = min(computed, state.frontier) - begin
+                state.wasted_tokens += again
+                life.wasted_tokens += again
+            if computed > state.capacity:
+                grows.append((state.capacity - begin + 1, index))
+            publishes = computed >= kv.next_commit
+            if publishes and num > 1 and computed > kv.next_commit:
+                publishers.append(index)
+            if tell or (at_end and computed + 1 >= state.limit) or not state.output_tokens or state.stop_ids:
+                looked_at.append((state, True))
+                if num > 1:
+                    self._take_in(state, num - 1, times, chunks, tell)
+                continue
+            if publishes:
+                looked_at.append((state, False))
+            state.known += num
+            state.output_tokens += num
+            num_quiet += num
+            if chunks is None:
+                state.unlisted += num
+                state.last_token_s = now
+            else:
+                state.timeline.chunks += chunks
+        life.output_tokens += num_quiet
+        if (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
+            self._blocks_in_order(states, grows, publishers, num, times)
+        for state, ends in looked_at:
+            if ends:
+                assert state.answer is not None
+                applier.one_token(state, state.answer[state.known - state.num_prompt], 1, now, tell=tell)
+            else:
+                applier.commit(state, now)
+        life.step_done(last_step, now)
+
+    def _take_in(
+        self, state: RequestState, num: int, times: StepTimes, chunks: list[tuple[float, int]] | None, tell: bool
+    ) -> None:
+        """Tokens of the first `num` steps, none of which ends the request."""
+        assert state.answer is not None
+        begin, stop_ids = state.known - state.num_prompt, state.stop_ids
+        assert not stop_ids or stop_ids.isdisjoint(state.answer[begin : begin + num]), "a token in a run ends nothing"
+        is_first = not state.output_tokens
+        if tell or is_first:
+            ids = list(state.answer[begin : begin + num])
+            self._life.list_rest(state)
+            self._life.outputs.append(RequestOutput(request_id=state.request_id, token_ids=ids))
+        state.known += num
+        if chunks is not None:
+            state.output_tokens += num
+            self._life.output_tokens += num
+            state.timeline.chunks += chunks[:num]
             return
-        events = grows + commits
+        if is_first:
+            self._life.count(state, 1, times.end(1))
+            self._life.list_rest(state)
+        if num > is_first:
+            self._life.count(state, num - is_first, times.end(num))
+
+    def _blocks_in_order(
+        self,
+        states: list[RequestState],
+        grows: list[tuple[int, int]],
+        publishers: list[int],
+        num: int,
+        times: StepTimes,
+    ) -> None:
+        """What the plans take and the applied steps publish, in their order: by step, plans first, then by row. What
+        the last step publishes is left to it."""
+        size, kv_manager = self._block_size, self._life.kv
+        events = [(step, _GROW, index) for step, index in grows]  # step; take or publish; index of the row
+        for index in publishers:
+            state = states[index]
+            assert state.kv is not None
+            events.append((max(1, state.kv.next_commit - state.computed + num), _COMMIT, index))
         heapify(events)
         while events:
             step, kind, index = heappop(events)
-            state, begin = states[index], computed[index]
-            kv = state.kv
+            state = states[index]
+            begin, kv = state.computed - num, state.kv
             assert kv is not None
             if kind == _GROW:
                 new = kv_manager.grow(kv, begin + step)
                 assert new is not None, "a run was longer than there are blocks"
                 state.capacity = -(-(begin + step) // size) * size
-                state.account_blocks(times[step - 1])
+                state.account_blocks(times.end(step - 1))
                 if (step := state.capacity - begin + 1) <= num:
                     heappush(events, (step, _GROW, index))
             else:
-                state.computed = begin + step
-                commit(state, times[step])
+                self._applier.commit(state, times.end(step), begin + step)
                 if (step := max(step + 1, kv.next_commit - begin)) < num:
                     heappush(events, (step, _COMMIT, index))
 
     def _blocks_at_once(
         self,
         states: list[RequestState],
-        computed: list[int],
-        grows: list[tuple[int, int, int]],
-        commits: list[tuple[int, int, int]],
+        grows: list[tuple[int, int]],
+        publishers: list[int],
         num: int,
-        times: Sequence[float],
+        times: StepTimes,
     ) -> bool:
         """The blocks of all steps, in the order of the steps; what is published is left to the end. False: they must
         be taken one by one. Where all that is published is new, the order of both does not matter."""
-        if not (grows or commits):
-            return True
         size = self._block_size
         published: list[bytes] = []
-        for _, _, index in commits:
+        for index in publishers:
             state = states[index]
             state.extend_keys()
             assert state.keys is not None
             assert state.kv is not None
-            published += state.keys.keys[state.kv.committed : (computed[index] + num) // size]
-        every = sorted([(at, index) for step, _, index in grows for at in range(step, num + 1, size)])
-        rows = [states[index] for _, index in every]
-        if not self._life.kv.grow_rows([state.kv for state in rows if state.kv is not None], published):
+            published += state.keys.keys[state.kv.committed : state.computed // size]
+        if num > size:  # rows may need several
+            grows = [(at, index) for step, index in grows for at in range(step, num + 1, size)]
+        grows.sort()
+        if not self._life.kv.grow_rows([states[index].kv for _, index in grows], published):
             return False
-        for state, (step, _) in zip(rows, every, strict=True):
-            state.capacity += size
-            now = times[step - 1]
-            state.kv_block_seconds += state.kv_blocks * (now - state.kv_since)
-            state.kv_blocks += 1
+        for (_, index), now in zip(grows, times.ends([step - 1 for step, _ in grows]), strict=True):
+            state = states[index]
+            held = state.kv_blocks
+            state.kv_block_seconds += held * (now - state.kv_since)
+            state.kv_blocks = held + 1
             state.kv_since = now
+            state.capacity += size
         return True
 
 
-__all__ = ["DecodeRun", "Horizon"]
+__all__ = ["DecodeRun", "Horizon", "StepTimes"]

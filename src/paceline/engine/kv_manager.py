@@ -22,6 +22,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 
 from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, KVLayout, KVStats, ceil_div
 from paceline.contracts.request import Request
@@ -29,13 +30,15 @@ from paceline.engine import kv_window
 from paceline.engine.block_pool import BlockPool
 from paceline.engine.kv_arrivals import take_in
 from paceline.engine.kv_audit import audit
+from paceline.engine.kv_quotes import Quotes
 from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
-from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV, View
+from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV
 
 __all__ = ["KVManager", "NewBlocks", "Pending", "Quote", "SequenceKV", "SequenceKeys"]
 
 NOTHING_NEW: NewBlocks = ()
 NEVER = sys.maxsize
+NO_DOMAIN = CacheDomain(model_revision="", kv_dtype="")  # of keys that are never made
 
 
 class KVManager:
@@ -44,6 +47,8 @@ class KVManager:
 
     `share_tenants`: requests of different tenants with equal salts may hit each other's blocks. Off by default, since
     a hit is faster than a miss and so tells one tenant what another one asked.
+
+    `explains_misses` False: `KVStats.miss_reasons` has none of those that the cache would have to remember for.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class KVManager:
         model_revision: str = "",
         event_capacity: int = 4096,
         share_tenants: bool = False,
+        explains_misses: bool = True,
     ) -> None:
         assert max_chunk_tokens >= 1
         assert len({(g.block_size, g.bytes_per_block) for g in layout.groups}) == 1, "groups differ in block shape"
@@ -65,14 +71,22 @@ class KVManager:
         self.share_tenants = share_tenants
         self._block_size = layout.block_size
         self._num_groups = len(layout.groups)
-        self._nothing: tuple[tuple[int, ...], ...] = ((),) * self._num_groups
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
         self._window_blocks = [group.max_blocks(NEVER, max_chunk_tokens) for group in layout.groups]
-        self._cache = PrefixCache(layout.groups, event_capacity=event_capacity)
+        self._cache = PrefixCache(layout.groups, event_capacity=event_capacity, explains=explains_misses)
         self._pool: BlockPool[Entry] = BlockPool(layout.num_blocks, self._cache.evict)
         self._live: dict[int, SequenceKV] = {}
+        self._quotes = Quotes(
+            layout,
+            self._pool,
+            self._cache,
+            self._live,
+            prefix_caching=prefix_caching,
+            max_chunk_tokens=max_chunk_tokens,
+        )
         self._last_step_done = -1
         self._generation = 0
+        self._no_keys: SequenceKeys | None = None  # without a cache: the same for all
         self._hit_tokens = self._query_tokens = self._saved_tokens = 0
         self._miss_reasons: Counter[str] = Counter()
 
@@ -80,6 +94,10 @@ class KVManager:
 
     def keys_for(self, request: Request) -> SequenceKeys:
         """Chained keys of the full blocks of its known tokens (prompt and prior output). Once per request."""
+        if not self.prefix_caching:
+            if self._no_keys is None:
+                self._no_keys = SequenceKeys(request, NO_DOMAIN, self._block_size, enabled=False)
+            return self._no_keys
         domain = CacheDomain(
             model_revision=self.model_revision,
             kv_dtype=self.layout.dtype,
@@ -87,7 +105,7 @@ class KVManager:
             salt=request.cache_salt,
             tenant="" if self.share_tenants else request.tenant,
         )
-        return SequenceKeys(request, domain, self._block_size, enabled=self.prefix_caching)
+        return SequenceKeys(request, domain, self._block_size)
 
     def quote(
         self,
@@ -108,61 +126,16 @@ class KVManager:
         `fork_tokens` of the same tokens; when it has not, or is gone, the quote is an ordinary one. `readmission`: a
         preempted request comes back, so hit rate and miss reasons do not count it again.
         """
-        assert 0 <= fork_tokens <= max_hit_tokens < num_known_tokens
-        sibling, pending, reason = fork_from, None, ""
-        shared = self._fork(fork_from, fork_tokens)
-        if shared is not None:
-            hit_tokens = fork_tokens
-            hits, tail = shared
-        else:
-            sibling, tail, num_hit = None, (), 0
-            if not self.prefix_caching:
-                reason = "disabled"
-            elif not use_cache:
-                reason = "prompt_logits"
-            else:
-                match = self._cache.match(keys, max_hit_tokens // self._block_size)
-                num_hit, pending, reason = match.num_blocks, match.pending, match.miss_reason
-            hit_tokens = num_hit * self._block_size
-            hits = self._hits(keys, num_hit) if num_hit else self._nothing
-        promises, taken = self._demand(num_known_tokens, hit_tokens, hits, tail)
-        return Quote(
-            request_id=request_id,
-            num_known_tokens=num_known_tokens,
-            hit_tokens=hit_tokens,
-            hits=hits,
-            tail_copy=tail,
-            num_new_blocks=sum(promises),
-            num_taken=taken,
-            pending=pending,
-            miss_reason=reason,
-            keys=keys,
-            sibling=sibling,
+        return self._quotes.make(
+            request_id,
+            keys,
+            num_known_tokens,
+            max_hit_tokens,
+            fork_tokens,
+            use_cache=use_cache,
+            fork_from=fork_from,
             readmission=readmission,
-            version=self._pool.version,
         )
-
-    def _hits(self, keys: SequenceKeys, num_hit: int) -> tuple[tuple[int, ...], ...]:
-        tokens, groups = num_hit * self._block_size, self.layout.groups
-        return tuple(self._cache.blocks(keys, i, g.first_visible_block(tokens), num_hit) for i, g in enumerate(groups))
-
-    def _fork(self, sibling: SequenceKV | None, num_tokens: int) -> View | None:
-        if sibling is None or not num_tokens or self._live.get(sibling.request_id) is not sibling:
-            return None
-        return sibling.view_before(self.layout.groups, num_tokens)
-
-    def _demand(
-        self, num_known_tokens: int, hit_tokens: int, hits: Sequence[Sequence[int]], tail: Sequence[int]
-    ) -> tuple[list[int], int]:
-        """Blocks to promise per group, and by how much promises and references lower the pool's `available`."""
-        rest = ceil_div(num_known_tokens, self._block_size) - hit_tokens // self._block_size
-        pool, chunk = self._pool, self.max_chunk_tokens
-        promises = [
-            rest if spec.window is None else kv_window.peak_promise(pool, spec, blocks, num_known_tokens, rest, chunk)
-            for spec, blocks in zip(self.layout.groups, hits, strict=True)
-        ]
-        taken = sum(pool.cost_of_ref(block) for blocks in (*hits, tail) for block in blocks)
-        return promises, taken + sum(promises)
 
     def fits(self, quote: Quote, *, headroom_blocks: int = 0) -> bool:
         """Whether it could be reserved as quoted and leave `headroom_blocks` for the growth of others."""
@@ -180,10 +153,12 @@ class KVManager:
         """
         pool, size = self._pool, self._block_size
         assert quote.request_id not in self._live
-        if quote.version != pool.version and not self._still_there(quote):
-            return None
-        promises, taken = self._demand(quote.num_known_tokens, quote.hit_tokens, quote.hits, quote.tail_copy)
-        if taken > pool.available:
+        if quote.version != pool.version:
+            renewed = self._quotes.renew(quote)
+            if renewed is None:
+                return None
+            quote = renewed
+        if quote.num_taken > pool.available:
             return None
         generation = quote.sibling.generation if quote.sibling is not None else self._generation
         kv = SequenceKV(quote.request_id, quote.hit_tokens, ceil_div(quote.num_known_tokens, size), generation)
@@ -201,8 +176,8 @@ class KVManager:
         for source in quote.tail_copy:
             pool.ref(source)
             kv.sources.append(source)
-        kv.promised = promises
-        pool.promise(sum(promises))
+        kv.promised = list(quote.promises)
+        pool.promise(quote.num_new_blocks)
         kv.capacity_tokens = num_hit * size
         kv.committed = num_hit
         kv.reserved_at = now
@@ -212,19 +187,11 @@ class KVManager:
             assert targets is not None
             kv.copies = [(source, target) for source, (_g, _i, target) in zip(quote.tail_copy, targets, strict=True)]
         if generation == self._generation:
-            known = min(len(quote.keys), quote.num_known_tokens // size)
-            kv.pending = self._cache.claim(quote.keys, num_hit, known, kv.request_id)[::-1]
+            known = min(len(quote.keys.keys), quote.num_known_tokens // size)
+            if known > num_hit:
+                kv.pending = self._cache.claim(quote.keys, num_hit, known, kv.request_id)[::-1]
         self._count(quote)
         return kv
-
-    def _still_there(self, quote: Quote) -> bool:
-        if quote.sibling is not None:
-            return self._fork(quote.sibling, quote.hit_tokens) == (quote.hits, quote.tail_copy)
-        num_hit = quote.hit_tokens // self._block_size
-        return all(
-            self._cache.blocks(quote.keys, group, num_hit - len(blocks), num_hit) == blocks
-            for group, blocks in enumerate(quote.hits)
-        )
 
     def _count(self, quote: Quote) -> None:
         self._saved_tokens += quote.hit_tokens
@@ -250,7 +217,7 @@ class KVManager:
             kv.tables[0] += (taken := pool.allocate(end - begin, promised=promised))
             kv.promised[0] -= promised
             kv.capacity_tokens, kv.num_blocks = end * self._block_size, kv.num_blocks + end - begin
-            return [(0, begin + at, block) for at, block in enumerate(taken)]
+            return list(zip(repeat(0), range(begin, end), taken))
         from_promise = [min(end - begin, left) for left in kv.promised]
         total, promised = (end - begin) * self._num_groups, sum(from_promise)
         if total - promised > pool.available:
@@ -271,13 +238,16 @@ class KVManager:
                 kv_window.grew(pool, kv, group, begin)
         return new
 
-    def grow_rows(self, rows: Sequence[SequenceKV], published: Sequence[BlockKey]) -> bool:
+    def grow_rows(self, rows: Sequence[SequenceKV | None], published: Sequence[BlockKey]) -> bool:
         """`grow` by one block for each entry, in this order, of rows whose promises are used up. False: do it one by
         one, since in between `published` would change what is evicted or found, or windows move."""
         pool, size = self._pool, self._block_size
-        if self._sliding or self._num_groups > 1 or len(rows) > pool.available or not self._cache.are_new(published):
+        if self._sliding or self._num_groups > 1 or len(rows) > pool.available:
+            return False
+        if published and not self._cache.are_new(published):
             return False
         for kv, block in zip(rows, pool.allocate(len(rows)), strict=True):
+            assert kv is not None
             kv.tables[0].append(block)
             kv.capacity_tokens += size
             kv.num_blocks += 1
@@ -297,24 +267,25 @@ class KVManager:
         kv.next_commit = NEVER
         if kv.generation == self._generation:
             self._publish(kv, keys, num_computed // size)
-            if len(keys) > kv.committed or not keys.closed:
+            if not keys.closed or len(keys.keys) > kv.committed:
                 kv.next_commit = (kv.committed + 1) * size
         for group in self._sliding:
             next_slide = kv_window.slide(pool, self.layout.groups[group], kv, group)
             kv.next_commit = min(kv.next_commit, next_slide)
 
     def _publish(self, kv: SequenceKV, keys: SequenceKeys, num_full: int) -> None:
-        cache, set_label, pending, end = self._cache, self._pool.set_label, kv.pending, min(num_full, len(keys))
-        for index in range(kv.committed, end):
+        add, set_label, pending = self._cache.add, self._pool.set_label, kv.pending
+        begin, end = kv.committed, min(num_full, len(keys.keys))
+        for index in range(begin, end):
             for group, table in enumerate(kv.tables):
                 block = table[index]
                 if block != NULL_BLOCK:
-                    entry = cache.add(keys, index, group, block)
+                    entry = add(keys, index, group, block)
                     if entry is not None:
                         set_label(block, entry)
             if pending and pending[-1] == keys.keys[index]:
-                cache.settle(pending.pop())
-        kv.committed = max(kv.committed, end)
+                self._cache.settle(pending.pop())
+        kv.committed = max(begin, end)
 
     def release(self, kv: SequenceKV, *, in_flight_step: int | None = None) -> None:
         """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it. The tail
@@ -323,9 +294,11 @@ class KVManager:
         assert self._live.pop(kv.request_id, None) is kv, "released twice"
         assert in_flight_step is None or in_flight_step > self._last_step_done, "its blocks would wait for ever"
         pool.unpromise(sum(kv.promised))
-        rows = zip(*kv.tables, strict=True)
-        plain = self._num_groups == 1 and not self._sliding
-        blocks = kv.tables[0] if plain else [block for row in rows for block in row if block != NULL_BLOCK]
+        if self._num_groups == 1 and not self._sliding:
+            blocks = kv.tables[0]
+        else:
+            rows = zip(*kv.tables, strict=True)
+            blocks = [block for row in rows for block in row if block != NULL_BLOCK]
         for group in self._sliding:
             kv_window.end_promise(pool, kv, group)
         pool.deref_all((blocks + kv.sources)[::-1], pin=in_flight_step)

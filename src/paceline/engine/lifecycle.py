@@ -29,11 +29,20 @@ class Lifecycle:
     """Who is where. `running` is in order of admission; `releases` and `outputs` are collected until somebody takes
     them (the next plan, the loop)."""
 
-    def __init__(self, kv: KVManager, queue: WaitingQueue, decisions: DecisionRing, *, num_rows: int) -> None:
+    def __init__(
+        self,
+        kv: KVManager,
+        queue: WaitingQueue,
+        decisions: DecisionRing,
+        *,
+        num_rows: int,
+        token_times: bool = True,
+    ) -> None:
         self.kv = kv
         self.queue = queue
         self.decisions = decisions
         self.num_rows = num_rows
+        self.token_times = token_times  # False: tokens that nobody is told of are one chunk of the timeline
         self.open: dict[int, RequestState] = {}  # by request id: waiting or running
         self.running: dict[int, RequestState] = {}
         self.running_classes: dict[int, int] = {}  # priority -> how many run
@@ -81,7 +90,8 @@ class Lifecycle:
 
     @property
     def lowest_running_class(self) -> int | None:
-        return max(self.running_classes, default=None)
+        classes = self.running_classes
+        return max(classes) if len(classes) > 1 else next(iter(classes), None)
 
     def enter(self, state: RequestState) -> None:
         """A new request begins to wait."""
@@ -132,6 +142,7 @@ class Lifecycle:
             self.running_classes[state.priority] = left
         else:
             del self.running_classes[state.priority]
+        state.computed_tokens += state.planned - state.kv.num_cached_tokens
         self.wasted_tokens += state.drop_residency()
         state.account_blocks(now)
         self._wake_followers(state)
@@ -170,10 +181,20 @@ class Lifecycle:
         return output
 
     def count(self, state: RequestState, num_tokens: int, now: float) -> None:
-        """So many more tokens are final."""
+        """So many more tokens are final, the last of them now, and nobody is told: it had its first token before."""
         state.output_tokens += num_tokens
         self.output_tokens += num_tokens
-        state.timeline.chunks.append((now, num_tokens))
+        if self.token_times:
+            state.timeline.chunks.append((now, num_tokens))
+        else:
+            state.unlisted += num_tokens
+            state.last_token_s = now
+
+    def list_rest(self, state: RequestState) -> None:
+        """What is not in its timeline becomes one chunk of it."""
+        if state.unlisted:
+            state.timeline.chunks.append((state.last_token_s, state.unlisted))
+            state.unlisted = 0
 
     def finish(
         self,
@@ -200,6 +221,7 @@ class Lifecycle:
             if matcher is not None and finish is not FinishReason.ABORT:
                 token_ids, held, _ = matcher.take(everything=True)
                 logprobs = held if state.wants_logprobs else None
+        self.list_rest(state)
         output = self.emit(state, token_ids, logprobs, now)
         output.finish = finish
         output.error = error

@@ -152,7 +152,7 @@ class PlanBuilder:
         life, write = self._life, selection.written
         # before rows are added: that moves counters on
         admits = tuple([self._row_admit(state) for state in selection.admits]) if write else ()
-        rows = RowColumns(life.step, want_drafts=self._want_drafts)
+        rows = RowColumns(life.step, want_drafts=self._want_drafts, written=write)
         rows.add_decodes(selection.decodes, selection.drafts)
         for state, count in selection.prefills:
             rows.add_chunk(state, count)

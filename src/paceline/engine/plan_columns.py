@@ -116,7 +116,8 @@ def _plan(
 
 class RowColumns:
     """The row columns under construction. Adding a row also advances the request's counters: from here on it is
-    planned. `want_drafts` is the most a device drafter may propose for a row (0: none)."""
+    planned. `want_drafts` is the most a device drafter may propose for a row (0: none). `written` False: the columns
+    that only an executor reads are left out."""
 
     __slots__ = (
         "attention_pairs",
@@ -134,10 +135,12 @@ class RowColumns:
         "want_drafts",
         "wants",
         "wasted",
+        "written",
     )
 
-    def __init__(self, step: int, *, want_drafts: int) -> None:
+    def __init__(self, step: int, *, want_drafts: int, written: bool = True) -> None:
         self.step = step
+        self.written = written
         self.want_drafts = want_drafts
         self.states: list[RequestState] = []
         self.rows: list[int] = []
@@ -155,31 +158,30 @@ class RowColumns:
 
     def add_decodes(self, decodes: list[RequestState], drafts: dict[int, list[int]]) -> None:
         """Rows with one known (or in-flight) token to go: each draws. The hot path."""
-        step = self.step
-        rows, starts, feeds = self.rows, self.starts, self.feeds
-        pairs = 0
+        step, size = self.step, len(decodes)
+        if self.written:
+            self.rows += [state.row for state in decodes]
+            self.feeds += [state.last_draw_step if state.pending else NO_FEED for state in decodes]
+            self.num_drafts += [0] * size
+            self.wants += [0] * size
+            self.logits += [_LOGITS_LAST] * size
+        starts, pairs = self.starts, 0
         for state in decodes:
             planned = state.planned
-            rows.append(state.row)
             starts.append(planned)
-            feeds.append(state.last_draw_step if state.pending else NO_FEED)
             state.planned = planned + 1
             state.pending += 1
-            state.computed_tokens += 1
             state.last_step = state.last_draw_step = step
             pairs += planned + 1
             if planned < state.frontier:
                 state.wasted_tokens += 1
                 self.wasted += 1
-        size = len(decodes)
         self.states += decodes
         self.counts += [1] * size
-        self.num_drafts += [0] * size
-        self.wants += [0] * size
-        self.logits += [_LOGITS_LAST] * size
         self.samples += [1] * size
         self.attention_pairs += pairs
         if drafts or self.want_drafts:
+            assert self.written, "drafts need a plan that says which"
             self._add_drafts(len(self.states) - size, drafts)
 
     def _add_drafts(self, first: int, drafts: dict[int, list[int]]) -> None:
@@ -194,7 +196,6 @@ class RowColumns:
             self.attention_pairs += sum(range(state.planned + 1, state.planned + size + 1))
             state.planned += size
             state.pending += size
-            state.computed_tokens += size
 
     def _want(self, state: RequestState) -> int:
         return max(0, min(self.want_drafts, state.limit - state.known - 2)) if self.want_drafts else 0
@@ -205,25 +206,24 @@ class RowColumns:
         end = start + count
         reaches_end = end == state.known + state.pending
         self.states.append(state)
-        self.rows.append(state.row)
         self.starts.append(start)
         self.counts.append(count)
-        self.num_drafts.append(0)
-        self.wants.append(self._want(state) if reaches_end else 0)
-        if not state.prompt_logprobs_done and start < state.num_prompt - 1:
-            self.logits.append(_LOGITS_ALL)
-            self.prompt_logits += count
-        else:
-            self.logits.append(_LOGITS_LAST if reaches_end else _LOGITS_NONE)
         self.samples.append(int(reaches_end))
-        self.feeds.append(NO_FEED)
+        shows_all = not state.prompt_logprobs_done and start < state.num_prompt - 1
+        if shows_all:
+            self.prompt_logits += count
+        if self.written:
+            self.rows.append(state.row)
+            self.num_drafts.append(0)
+            self.wants.append(self._want(state) if reaches_end else 0)
+            self.logits.append(_LOGITS_ALL if shows_all else _LOGITS_LAST if reaches_end else _LOGITS_NONE)
+            self.feeds.append(NO_FEED)
         self.attention_pairs += count * start + count * (count + 1) // 2
         if start < state.frontier:
             again = min(end, state.frontier) - start
             state.wasted_tokens += again
             self.wasted += again
         state.planned = end
-        state.computed_tokens += count
         state.last_step = self.step
         if reaches_end:
             state.pending += 1
@@ -233,7 +233,7 @@ class RowColumns:
     def shape(self) -> StepShape:
         return StepShape(
             num_tokens=sum(self.counts),
-            num_rows=len(self.rows),
+            num_rows=len(self.states),
             num_sampled=sum(self.samples) + len(self.draft_ids),
             context_tokens=sum(self.starts),
             attention_pairs=self.attention_pairs,

@@ -16,9 +16,9 @@ Not covered: who holds a block and when it is evicted (`block_pool`, `kv_manager
 from __future__ import annotations
 
 import struct
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ from paceline.contracts.kv import (
 from paceline.contracts.request import Request, TokenPrompt
 
 Value = TypeVar("Value")
+NEVER = sys.maxsize  # tokens
 GHOST_CAPACITY = 16_384  # evicted keys remembered, to tell "evicted" from "cold"
 DOMAIN_CAPACITY = 4_096  # first blocks remembered with their domain, to tell "other salt or adapter" from "cold"
 
@@ -49,7 +50,18 @@ class SequenceKeys:
     its residency: it stays valid across preemptions. Opaque to the scheduler except for `extend`.
     """
 
-    __slots__ = ("_block_size", "_has_extras", "_request", "_tail", "closed", "first_digest", "keys", "root", "tokens")
+    __slots__ = (
+        "_block_size",
+        "_has_extras",
+        "_request",
+        "_tail",
+        "closed",
+        "first_digest",
+        "keys",
+        "next_known",
+        "root",
+        "tokens",
+    )
 
     def __init__(self, request: Request, domain: CacheDomain, block_size: int, *, enabled: bool = True) -> None:
         self._request = request
@@ -60,6 +72,7 @@ class SequenceKeys:
         self.first_digest = b""  # of the first block, without the domain
         self._tail: list[int] = []  # known tokens behind the last keyed block
         self.closed = not enabled  # no further key will ever come
+        self.next_known = NEVER  # known tokens at which the next key comes
         if not enabled:
             return
         prompt = request.prompt
@@ -74,6 +87,7 @@ class SequenceKeys:
         self._take(data[: 4 * whole])
         if not self.closed:
             self._tail.extend(ids[whole:].tolist())
+            self.next_known = whole + block_size
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -87,19 +101,20 @@ class SequenceKeys:
         if whole := len(tail) // size * size:
             self._take(struct.pack(f"<{whole}i", *tail[:whole]))
             del tail[:whole]
+            self.next_known += whole
 
     def _take(self, data: bytes) -> None:
         """Tokens of whole blocks."""
         keys, tokens, size, extras = self.keys, self.tokens, self._block_size, self._request.prompt.key_extras
-        parent = keys[-1] if keys else self.root
+        parent, num_bytes = keys[-1] if keys else self.root, 4 * size
         more: Sequence[bytes] = ()
-        for at in range(0, len(data), 4 * size):
-            block = data[at : at + 4 * size]
+        if not keys and data:
+            self.first_digest = chain_key(b"", data[:num_bytes], extras(0, size) if self._has_extras else ())
+        for at in range(0, len(data), num_bytes):
+            block = data[at : at + num_bytes]
             if self._has_extras:
                 begin = len(keys) * size
                 more = extras(begin, begin + size)
-            if not keys:
-                self.first_digest = chain_key(b"", block, more)
             parent = chain_key(parent, block, more)
             keys.append(parent)
             tokens.append(block)
@@ -125,8 +140,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):  # gc=False: there may be a 
     tokens: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """Blocks another request is computing."""
 
     owner: int  # its request_id
@@ -134,15 +148,16 @@ class Pending:
     num_tokens: int  # hit tokens gained by waiting
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     num_blocks: int  # blocks valid in every group
     miss_reason: str  # why it is not longer; "" when it is all that was asked for
     pending: Pending | None
 
 
 class PrefixCache:
-    def __init__(self, groups: Sequence[KVGroupSpec], *, event_capacity: int) -> None:
+    """`explains` False: what was evicted is not remembered, and a match does not say why it ends."""
+
+    def __init__(self, groups: Sequence[KVGroupSpec], *, event_capacity: int, explains: bool = True) -> None:
         self._groups = tuple(groups)
         self._block_size = groups[0].block_size
         self._full = tuple(index for index, group in enumerate(groups) if group.window is None)
@@ -154,6 +169,7 @@ class PrefixCache:
         self._domains: OrderedDict[bytes, BlockKey] = OrderedDict()
         self._events: deque[KVEvent] = deque(maxlen=event_capacity)
         self._followed = event_capacity > 0
+        self._explains = explains
         self.dropped_events = 0
         self._told_dropped = 0  # of those, how many a follower was told of
 
@@ -169,11 +185,14 @@ class PrefixCache:
         if hit == limit:
             return Match(hit, "", None)
         pending = self._look_ahead(keys, hit, limit) if self._pending else None
-        return Match(hit, self._reason(keys, hit, run, pending), pending)
+        return Match(hit, self._reason(keys, hit, run, pending) if self._explains else "", pending)
 
     def are_new(self, keys: Sequence[BlockKey]) -> bool:
         """They are all different, and there is no block with any of them."""
-        return len(set(keys)) == len(keys) and all(ready.keys().isdisjoint(keys) for ready in self._ready)
+        for ready in self._ready:
+            if not ready.keys().isdisjoint(keys):
+                return False
+        return len(keys) < 2 or len(set(keys)) == len(keys)
 
     def blocks(self, keys: SequenceKeys, group: int, begin: int, end: int) -> tuple[int, ...]:
         """Ids of blocks [begin, end), as far as they are ready."""
@@ -268,9 +287,9 @@ class PrefixCache:
         ready = self._ready[group]
         if key in ready:
             return None
-        parent = keys.parent(index)
+        parent = keys.keys[index - 1] if index else keys.root
         entry = ready[key] = Entry(block, group, key, parent, keys.tokens[index])
-        if index == 0:
+        if index == 0 and self._explains:
             _remember(self._domains, keys.first_digest, keys.root, DOMAIN_CAPACITY)
         if self._followed:
             self._emit(BlockStored(key=key, parent=parent, group=group, num_tokens=self._block_size))
@@ -281,7 +300,8 @@ class PrefixCache:
     def evict(self, entry: Entry) -> None:
         """The block was taken for something else."""
         del self._ready[entry.group][entry.key]
-        _remember(self._ghosts, entry.key, None, GHOST_CAPACITY)
+        if self._explains:
+            _remember(self._ghosts, entry.key, None, GHOST_CAPACITY)
         if self._followed:
             self._emit(BlockRemoved(key=entry.key, group=entry.group))
         else:
@@ -300,11 +320,15 @@ class PrefixCache:
 
     def claim(self, keys: SequenceKeys, begin: int, end: int, owner: int) -> list[BlockKey]:
         """`owner` will compute blocks [begin, end): those nobody has or computes become pending. Returns their keys."""
-        claimed = []
+        claimed, pending = [], self._pending
         for key in islice(keys.keys, begin, end):
-            if key not in self._pending and not all(key in ready for ready in self._ready):
-                self._pending[key] = owner
-                claimed.append(key)
+            if key in pending:
+                continue
+            for ready in self._ready:
+                if key not in ready:
+                    pending[key] = owner
+                    claimed.append(key)
+                    break
         return claimed
 
     def settle(self, key: BlockKey) -> None:

@@ -49,7 +49,7 @@ class _Tenants:
         self.num_queued += 1
         tenant = state.tenant
         if tenant not in self._present:
-            self._clean()
+            self.peek()
             floor = self._order[0][0] if self._order else self._floor
             served = max(self.served.get(tenant, 0), floor)
             self.served[tenant] = served
@@ -62,19 +62,12 @@ class _Tenants:
         queue.push(state, serial)
 
     def peek(self) -> RequestState | None:
-        self._clean()
-        return self.queues[self._order[0][2]].peek(self.now) if self._order else None
-
-    def pop(self) -> None:
-        self.num_queued -= 1
-        self.queues[self._order[0][2]].pop(self.now)
-
-    def _clean(self) -> None:
-        """Make the top of the order true: a tenant with somebody waiting and its counter of now."""
+        """Who is next. Makes the top of the order true: a tenant with somebody waiting and its counter of now."""
         order = self._order
         while order:
             served, age, tenant = order[0]
-            if self.queues[tenant].peek(self.now) is None:
+            state = self.queues[tenant].peek(self.now)
+            if state is None:
                 heappop(order)
                 del self._present[tenant]
                 del self.queues[tenant]
@@ -82,7 +75,12 @@ class _Tenants:
             elif self.served[tenant] != served:
                 heapreplace(order, (self.served[tenant], age, tenant))
             else:
-                return
+                return state
+        return None
+
+    def pop(self) -> None:
+        self.num_queued -= 1
+        self.queues[self._order[0][2]].pop(self.now)
 
     def _forget_idle(self) -> None:
         """A tenant that would be lifted anyway need not be remembered."""
@@ -100,16 +98,19 @@ class _Tenants:
 
 
 class WaitingQueue:
-    """All waiting requests. `charge` and `debt` matter to the fair policy only."""
+    """All waiting requests. `charge` and `debt` matter to the fair policy only. `ages` False: nobody asks for the
+    oldest arrival, and it is not known."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, ages: bool = True) -> None:
         self._fair = policy == "fair"
+        self._ages = ages
         self.now = 0.0  # of the step that is planned, or was last: who is late by then goes behind
         self._late: list[RequestState] = []  # who went behind since `take_late`
         self.arrivals = Arrivals()  # noted for the fair policy only
         self._classes: dict[int, _Tenants] = {}
         self._priorities: list[int] = []  # sorted; of classes with somebody in the order
         self._idle: dict[int, None] = {}  # other classes that are remembered, the one idle longest first
+        self._spare: _Tenants | None = None  # one nobody is in, of a class without counters: to be used again
         self._by_arrival: list[_Entry] = []  # everybody, parked too; lazy
         self._serial = 0
         self._parked: dict[bytes | int, list[RequestState]] = {}
@@ -123,20 +124,25 @@ class WaitingQueue:
         self.num_requests += 1
         self.num_tokens += state.queued_tokens
         self._serial += 1
+        if self._ages:
+            self._note_age(state)
+        if self._fair:
+            self.arrivals.note(state)
+        self._enter(state)
+
+    def _note_age(self, state: RequestState) -> None:
         heappush(self._by_arrival, (state.arrival, state.request_id, self._serial, state))
         if len(self._by_arrival) > _MIN_DEAD + 2 * self.num_requests:
             waiting = {e[1]: e for e in self._by_arrival if e[3].phase is Phase.WAITING}
             self._by_arrival = list(waiting.values())
             heapify(self._by_arrival)
-        if self._fair:
-            self.arrivals.note(state)
-        self._enter(state)
 
     def _enter(self, state: RequestState) -> None:
         state.queued = True
         tenants = self._classes.get(state.priority)
         if tenants is None:
-            tenants = self._classes[state.priority] = _Tenants(self._late)
+            tenants, self._spare = self._spare or _Tenants(self._late), None
+            self._classes[state.priority] = tenants
         if not tenants.num_queued:
             self._idle.pop(state.priority, None)
             insort(self._priorities, state.priority)
@@ -159,7 +165,7 @@ class WaitingQueue:
             return
         del self._priorities[bisect_left(self._priorities, priority)]
         if not self._fair:
-            del self._classes[priority]
+            self._spare = self._classes.pop(priority)
             return
         tenants.peek()  # drops the marks of those that are gone
         self._idle[priority] = None
@@ -214,7 +220,8 @@ class WaitingQueue:
                 self._enter(state)
 
     def oldest_arrival(self) -> float | None:
-        """When the one that waits longest came."""
+        """When the one that waits longest came. Only with `ages`."""
+        assert self._ages, "nobody was to ask"
         heap = self._by_arrival
         while heap and heap[0][3].phase is not Phase.WAITING:
             heappop(heap)
@@ -237,6 +244,8 @@ class WaitingQueue:
 
     def take_late(self) -> list[RequestState]:
         """Those whose latest start has passed since the last call."""
+        if not self._late:
+            return []
         late = [state for state in self._late if state.queued]
         self._late.clear()
         return late

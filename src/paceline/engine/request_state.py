@@ -13,6 +13,7 @@ result that was under way for the old residency is recognised and dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from math import inf
 
@@ -69,6 +70,7 @@ class RequestState:
     __slots__ = (
         "_ids",
         "_num_ids",
+        "answer",
         "arrival",
         "by_slack",
         "cached_tokens",
@@ -82,7 +84,6 @@ class RequestState:
         "has_followers",
         "has_grammar",
         "hold_bytes",
-        "is_plain",
         "keys",
         "keys_known",
         "known",
@@ -92,6 +93,7 @@ class RequestState:
         "kv_since",
         "last_draw_step",
         "last_step",
+        "last_token_s",
         "limbo_step",
         "limit",
         "num_prompt",
@@ -113,15 +115,25 @@ class RequestState:
         "row",
         "rules",
         "start_by",
+        "stop_ids",
         "tenant",
         "timeline",
         "tpot_s",
+        "unlisted",
         "wants_logprobs",
         "wasted_tokens",
     )
 
     def __init__(
-        self, request: Request, *, rules: StopRules, limit: int, priority: int, tenant: str, now: float
+        self,
+        request: Request,
+        *,
+        rules: StopRules,
+        limit: int,
+        priority: int,
+        tenant: str,
+        now: float,
+        answer: Sequence[int] | None = None,
     ) -> None:
         self.request = request
         self.request_id = request.request_id
@@ -129,6 +141,7 @@ class RequestState:
         self.priority = priority  # as the policy sees it: lower goes first
         self.arrival = request.arrival if request.arrival > 0.0 else now
         self.rules = rules
+        self.stop_ids = rules.stop_ids  # asked for each token
         self.limit = limit  # known tokens at which it ends by length
         # targets, where the scheduling mode looks at them
         self.by_slack = False  # it does
@@ -137,7 +150,8 @@ class RequestState:
         self.tpot_s = inf  # seconds a token may take on average
         # history
         self.num_prompt = request.num_prompt
-        self.output: list[int] = list(request.prior_output)
+        self.output: list[int] = list(request.prior_output)  # not kept where the answer is known
+        self.answer = answer  # output by position, where it is known beforehand
         self.known = self.num_prompt + len(self.output)
         self._ids: np.ndarray | None = None  # growable int32 copy of the known ids, filled on demand
         self._num_ids = 0
@@ -166,7 +180,7 @@ class RequestState:
         # meters
         self.preemptions = 0
         self.cached_tokens = -1  # hit at first admission; -1 = never admitted
-        self.computed_tokens = 0
+        self.computed_tokens = 0  # of residencies that are over, and what the present one took back
         self.wasted_tokens = 0
         self.output_tokens = 0
         self.frontier = 0  # positions ever computed and kept: computing one again is waste
@@ -174,6 +188,8 @@ class RequestState:
         self.kv_blocks = 0
         self.kv_since = 0.0
         self.timeline = Timeline(planned=self.arrival, arrival=now)
+        self.unlisted = 0  # output tokens that are in no chunk of the timeline yet: see `Lifecycle.count`
+        self.last_token_s = now  # when the last of those came
         # output under way
         wants = request.sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if wants else None
@@ -181,8 +197,9 @@ class RequestState:
         self.has_grammar = request.grammar is not None  # its cursor belongs to the residency: see row_grammars
         self.wants_logprobs = request.sampling.logprobs is not None
         self.hold_bytes = 0
-        # nothing about its tokens needs to be looked at one by one
-        self.is_plain = not (rules.matcher is not None or self.wants_logprobs or self.has_grammar or wants)
+        if answer is not None:
+            looks = rules.matcher is not None or self.wants_logprobs or self.has_grammar or wants
+            assert not looks, "an answer cannot be known of a request whose tokens are looked at one by one"
 
     def move_to(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], f"request {self.request_id}: {self.phase.name} -> {phase.name}"
@@ -217,7 +234,7 @@ class RequestState:
         """Known ids, [known] int32: a view that is valid until the next call."""
         if self._ids is None:
             prompt = self.request.prompt.ids
-            if not self.output:
+            if self.known == self.num_prompt:
                 return prompt
             self._ids = np.empty(max(64, self.known + self.known // 2), dtype=np.int32)
             self._ids[: self.num_prompt] = prompt
@@ -227,16 +244,21 @@ class RequestState:
             grown[: self._num_ids] = self._ids[: self._num_ids]
             self._ids = grown
         if self._num_ids < self.known:
-            self._ids[self._num_ids : self.known] = self.output[self._num_ids - self.num_prompt :]
+            self._ids[self._num_ids : self.known] = self._output_from(self._num_ids)
             self._num_ids = self.known
         return self._ids[: self.known]
 
     def extend_keys(self) -> None:
-        """Tell the block keys of the tokens that came since they were last told."""
+        """Tell the block keys of the tokens that came since they were last told, if that makes a key."""
         assert self.keys is not None
-        if self.keys_known < self.known:
-            self.keys.extend(self.output[self.keys_known - self.num_prompt :])
+        if self.known >= self.keys.next_known:
+            self.keys.extend(self._output_from(self.keys_known))
             self.keys_known = self.known
+
+    def _output_from(self, position: int) -> Sequence[int]:
+        """Known tokens from a position behind the prompt on."""
+        begin = position - self.num_prompt
+        return self.output[begin:] if self.answer is None else self.answer[begin : self.known - self.num_prompt]
 
     def account_blocks(self, now: float) -> None:
         """Integrate KV block-seconds up to `now`, and note how many blocks are held from here on."""

@@ -12,7 +12,7 @@ tensors, threads, and the prices themselves (a `CostModel` is asked).
 from __future__ import annotations
 
 from collections import ChainMap, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from paceline.contracts.decision import Decision, Kind, Reason
 from paceline.contracts.kv import KVEvents
@@ -23,7 +23,7 @@ from paceline.engine.admission import Admission
 from paceline.engine.apply import Applier
 from paceline.engine.deadlines import Deadlines
 from paceline.engine.decisions import DecisionRing, behind
-from paceline.engine.horizon import DecodeRun, Horizon
+from paceline.engine.horizon import DecodeRun, Horizon, StepTimes
 from paceline.engine.journal import Began
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.lateness import Lateness
@@ -40,7 +40,8 @@ RECENT_DECISIONS = 32  # that `stats` shows
 
 
 class Scheduler:
-    """`token_bytes[id]` are the bytes a token adds to the text; without them stop strings are refused."""
+    """`token_bytes[id]` are the bytes a token adds to the text; without them stop strings are refused. `token_times`
+    False: tokens that nobody is told of (see `apply_repeated`) are one chunk of their request's timeline."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Scheduler:
         eos_token_ids: Sequence[int] = (),
         drafter: Drafter | None = None,
         decisions: DecisionRing | None = None,
+        token_times: bool = True,
     ) -> None:
         settings.check_caps(caps)
         self.settings = settings
@@ -60,9 +62,9 @@ class Scheduler:
         self._caps = caps
         self._cost = cost
         self._kv = kv
-        self._queue = WaitingQueue(settings.policy)
+        self._queue = WaitingQueue(settings.policy, ages=settings.max_wait_ms > 0.0)
         self._admission = Admission(settings, caps, kv, token_bytes=token_bytes, eos_token_ids=eos_token_ids)
-        self._life = Lifecycle(kv, self._queue, self.decisions, num_rows=settings.max_num_seqs)
+        self._life = Lifecycle(kv, self._queue, self.decisions, num_rows=settings.max_num_seqs, token_times=token_times)
         self._builder = PlanBuilder(settings, caps, cost, self._life, self._admission, drafter)
         self._lateness = Lateness(settings, cost, self._life, self.decisions)
         self._applier = Applier(self._life)
@@ -73,13 +75,14 @@ class Scheduler:
 
     # intake
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: Request, now: float, *, answer: Sequence[int] | None = None) -> None:
         """Take a request in. Raises RequestError (it is wrong), QueueFullError (there is no place) or TooLateError (it
-        would be late, and asks to be refused then); nothing changes then."""
+        would be late, and asks to be refused then); nothing changes then. `answer`: its output by position, prior
+        output included, where that is known beforehand; only for requests whose tokens are drawn one by one."""
         admission, queue = self._admission, self._queue
         admission.check(request, self._life.open)
         admission.check_queue(request, num_waiting=queue.num_requests, waiting_tokens=queue.num_tokens)
-        self._enter(self._make_state(request, now), now)
+        self._enter(self._make_state(request, now, answer), now)
         self._deadlines.trim(len(self._life.open))
 
     def add_all(self, requests: Sequence[Request], now: float) -> None:
@@ -97,8 +100,8 @@ class Scheduler:
             self._enter(state, now)
         self._deadlines.trim(len(self._life.open))
 
-    def _make_state(self, request: Request, now: float) -> RequestState:
-        state = self._admission.make_state(request, now)
+    def _make_state(self, request: Request, now: float, answer: Sequence[int] | None = None) -> RequestState:
+        state = self._admission.make_state(request, now, answer)
         if self._builder.slack is not None:
             self._builder.slack.set_targets(state)
         self._lateness.check(state, now)
@@ -139,7 +142,7 @@ class Scheduler:
 
     def plan_unwritten(self, now: float) -> Flight | None:
         """The same step for who computes nothing and needs no plan to send: decided and in flight, without its columns.
-        None: nothing can be done now. `apply_drawn` ends it."""
+        None: nothing can be done now. `apply_unwritten` ends it; all requests must have known answers."""
         return self._decide(now, write=False)[1]
 
     def _decide(self, now: float, *, write: bool) -> tuple[StepPlan | None, Flight | None]:
@@ -177,22 +180,20 @@ class Scheduler:
         if result.device_ms > 0.0:
             self._cost.observe(flight.shape, result.device_ms)
 
-    def apply_drawn(self, draw: Callable[[int, int], int], now: float, *, tell: bool = True) -> None:
-        """Take in the unwritten plan in flight: `draw(request id, output position)` is the token of each row that draws
-        one. The cost model does not learn from it. `tell` False: outputs are of first tokens and ends only."""
-        self._applier.apply_drawn(self._flights.popleft(), draw, now, tell=tell)
+    def apply_unwritten(self, now: float, *, tell: bool = True) -> None:
+        """Take in the unwritten plan in flight. The cost model does not learn from it. `tell` False: outputs are of
+        first tokens and ends only."""
+        self._applier.apply_unwritten(self._flights.popleft(), now, tell=tell)
 
     def horizon(self) -> DecodeRun | None:
         """The run of decode steps that the next plans make up, as far as nothing comes from outside; None: plan as
         always. Only between steps, and never with several plans in flight. See `engine.horizon`."""
         return self._horizon.look() if self._caps.max_in_flight == 1 and not self._flights else None
 
-    def apply_repeated(
-        self, run: DecodeRun, tokens: Sequence[Sequence[int]], times: Sequence[float], *, tell: bool = True
-    ) -> None:
-        """Plan and apply the first steps of a run at once: as many as `times` has intervals. The cost model does not
-        learn from them. `tell` False: outputs are of first tokens and ends only."""
-        self._horizon.apply_repeated(run, tokens, times, tell=tell)
+    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, *, tell: bool = True) -> None:
+        """Plan and apply the first `num` steps of a run at once. The cost model does not learn from them. `tell` False:
+        outputs are of first tokens and ends only."""
+        self._horizon.apply_repeated(run, num, times, tell=tell)
 
     def outputs(self) -> list[RequestOutput]:
         """What became final since the last call, in order."""
@@ -201,8 +202,10 @@ class Scheduler:
 
     def wake_time(self) -> float | None:
         """Earliest time at which an empty plan could become something else; None: only through a result or a call."""
-        times = (self._builder.prefills.hold_until, self._deadlines.next_time())
-        return min((t for t in times if t is not None), default=None)
+        held_until, due = self._builder.prefills.hold_until, self._deadlines.next_time()
+        if held_until is None or due is None:
+            return due if held_until is None else held_until
+        return min(held_until, due)
 
     def reset_prefix_cache(self, now: float) -> bool:
         """Make everything cached unfindable. Running requests keep their blocks; True if there were none."""

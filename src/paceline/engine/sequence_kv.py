@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from paceline.contracts.kv import NULL_BLOCK, BlockKey, KVGroupSpec
 from paceline.engine.prefix_cache import Pending, SequenceKeys
@@ -97,8 +98,7 @@ class SequenceKV:
             assert promised <= max(0, self.num_known_blocks - len(table)), "promised more than is missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
+class Quote(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What admission would bring and cost now. Made without side effects; `reserve` checks it again."""
 
     request_id: int
@@ -106,7 +106,8 @@ class Quote:
     hit_tokens: int  # or forked tokens
     hits: tuple[tuple[int, ...], ...]  # per group: the visible blocks, ending at hit_tokens' last full block
     tail_copy: tuple[int, ...]  # per group: a live sibling's partial block to copy; empty without one
-    num_new_blocks: int  # to promise, all groups, at the worst moment up to the end of the known tokens
+    promises: tuple[int, ...]  # blocks per group, at the worst moment up to the end of the known tokens
+    num_new_blocks: int  # the same, all groups
     num_taken: int  # by how much `reserve` lowers what others may take: the above, and hits now unreferenced
     pending: Pending | None
     miss_reason: str  # "" when all that could be hit is

@@ -112,7 +112,7 @@ class Shares:
     def first_token_due(self, prefills: Sequence[tuple[RequestState, int]]) -> RequestState | None:
         """The request of the least served tenant whose prompt, of these chunks, ends in this step."""
         for state, count in prefills:
-            if state.output or state.row == NO_ROW:
+            if state.known > state.num_prompt or state.row == NO_ROW:
                 continue  # it had its first token, or is a victim by now
             if (state.priority, state.tenant) == self._least_served and state.planned + count >= state.known:
                 return state

@@ -83,12 +83,12 @@ class PowerOfTwo:
     looks_at_cache = False
 
     def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
+        self._mixed = mix64(seed)
 
     def choose(self, ask: Ask, loads: Sequence[Load]) -> Load:
         if len(loads) == 1:
             return loads[0]
-        drawn = mix64(mix64(self._seed) ^ ask.request_id)
+        drawn = mix64(self._mixed ^ ask.request_id)
         first = drawn % len(loads)
         second = (first + 1 + (drawn >> 32) % (len(loads) - 1)) % len(loads)
         one, other = loads[first], loads[second]

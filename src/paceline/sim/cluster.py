@@ -88,26 +88,26 @@ class Cluster:
         if client.end_s < NEVER:
             events.push(client.end_s, EventKind.CLIENT, -1)
         while self._open or self._num_coming:
-            event = events.pop()
+            now, kind, number, _, what = events.pop()
             self.totals.num_events += 1
-            if event.kind == EventKind.STEP:
-                replica, version = event.what
+            if kind == EventKind.STEP:
+                replica, version = what
                 if replica.version == version:
-                    self._step(replica, event.time)
-            elif event.kind == EventKind.ARRIVAL:
+                    self._step(replica, now)
+            elif kind == EventKind.ARRIVAL:
                 self._num_coming -= 1
-                planned, scheduled = event.what
+                planned, scheduled = what
                 if scheduled:
                     self._next_scheduled()
-                self._arrive(planned, event.time)
-            elif event.kind == EventKind.CAPACITY:
-                self._change(event.what, event.time)
-            elif event.kind == EventKind.ARRANGED:
-                event.what(event.time)
-            elif event.what is not None:
-                self._leave(event.number, event.what, event.time)
+                self._arrive(planned, now)
+            elif kind == EventKind.CAPACITY:
+                self._change(what, now)
+            elif kind == EventKind.ARRANGED:
+                what(now)
+            elif what is not None:
+                self._leave(number, what, now)
             else:
-                self._drained(event.time)
+                self._drained(now)
                 break
         self.totals.virtual_s = events.now
         for replica in self.replicas:

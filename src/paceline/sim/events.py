@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from paceline.errors import ConfigError
 
@@ -23,14 +23,9 @@ class EventKind(IntEnum):
     STEP = 4  # a replica's step, or run of steps, ends
 
 
-class Event(NamedTuple):
-    """Times are seconds of virtual time. `what` is never compared: the serial number differs."""
-
-    time: float
-    kind: int
-    number: int  # of the request or replica it is about
-    serial: int
-    what: Any
+Event: TypeAlias = tuple[float, int, int, int, Any]
+"""Virtual time in seconds; kind; number of the request or replica; serial number; what it is about. The last is never
+compared, since serial numbers differ."""
 
 
 class EventHeap:
@@ -50,14 +45,14 @@ class EventHeap:
         if not time >= self.now:
             raise ConfigError("an event lies in the past", seen=time, expected=f"{self.now} s or later")
         self._serial += 1
-        heappush(self._heap, Event(time, kind, number, self._serial, what))
+        heappush(self._heap, (time, kind, number, self._serial, what))
 
     def pop(self) -> Event:
         """The next one; virtual time moves on to it."""
         event = heappop(self._heap)
-        self.now = event.time
+        self.now = event[0]
         return event
 
     @property
     def next_time(self) -> float | None:
-        return self._heap[0].time if self._heap else None
+        return self._heap[0][0] if self._heap else None

@@ -7,7 +7,6 @@ order, so with two plans in flight the second starts when the first is done. Not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,17 +19,6 @@ from paceline.sim.clock import VirtualClock
 
 Oracle = Callable[[RowAdmit, int], int]
 """(the row as admitted, output position) -> token id. Position 0 is the first output token of the request."""
-
-
-@runtime_checkable
-class RunOracle(Protocol):
-    """An oracle that gives the tokens of a run of steps at once: much cheaper than one by one."""
-
-    def __call__(self, row: RowAdmit, position: int, /) -> int: ...
-
-    def run(self, row: RowAdmit, position: int, num: int) -> Sequence[int]:
-        """Tokens of output positions [position, position + num)."""
-        ...
 
 
 def seeded_oracle(
@@ -115,7 +103,6 @@ class SimulatedExecutor:
         self._cost = cost
         self._clock = clock
         self._oracle = oracle if oracle is not None else seeded_oracle(caps.vocab_size)
-        self._run_oracle = self._oracle if isinstance(self._oracle, RunOracle) else None
         self._rows: dict[int, _Row] = {}
         self._busy_until = clock.now()
         self._results: dict[int, tuple[float, StepResult]] = {}  # step -> (when it is done, what it brought)
@@ -153,18 +140,10 @@ class SimulatedExecutor:
         """When the step will be done, clock seconds."""
         return self._results[handle][0]
 
-    def draw_run(self, rows: Sequence[int], num: int) -> list[Sequence[int]]:
-        """What a run of `num` decode steps of these rows draws, one list per row; no time passes."""
-        drawn: list[Sequence[int]] = []
-        for index in rows:
-            row = self._rows[index]
-            position = row.num_tokens - row.admit.num_prompt
-            if self._run_oracle is not None:
-                drawn.append(self._run_oracle.run(row.admit, position, num))
-            else:
-                drawn.append([self._oracle(row.admit, position + i) for i in range(num)])
-            row.num_tokens += num
-        return drawn
+    def skip(self, rows: Sequence[int], num: int) -> None:
+        """These rows have drawn `num` tokens that it was not asked for; no time passes."""
+        for row in rows:
+            self._rows[row].num_tokens += num
 
     def shape(self, plan: StepPlan) -> StepShape:
         return plan_shape(plan)

@@ -59,9 +59,11 @@ def make_replica(
     *,
     macro_steps: bool = True,
     write_plans: bool = False,
+    token_times: bool = True,
 ) -> Replica:
     """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`.
-    `write_plans`: each step goes through the executor as a plan, which takes longer and changes nothing."""
+    `write_plans`: each step goes through the executor as a plan, which takes longer and changes nothing.
+    `token_times` False: timelines have the times of the first and the last tokens, and none of those between."""
     settings = spec.settings
     if settings.num_draft_tokens != len(spec.acceptance):
         raise UnsupportedError(
@@ -82,14 +84,27 @@ def make_replica(
         prefix_caching=spec.prefix_caching,
         max_chunk_tokens=settings.max_uncommitted_tokens(caps.max_in_flight),
         event_capacity=_KV_EVENTS,
+        explains_misses=False,  # nobody asks either
         share_tenants=spec.share_tenants,
     )
     drafter = CurveDrafter(spec.acceptance) if spec.acceptance else None
-    scheduler = Scheduler(settings, caps, kv, cost, drafter=drafter, decisions=DecisionRing(_DECISIONS))
+    scheduler = Scheduler(
+        settings, caps, kv, cost, drafter=drafter, decisions=DecisionRing(_DECISIONS), token_times=token_times
+    )
     clock = VirtualClock()
     executor = SimulatedExecutor(caps, None, clock, answers)
-    unwritten = None if write_plans or drafter is not None or not macro_steps else answers
-    return Replica(index, scheduler, kv, executor, clock, cost, macro_steps=macro_steps, answers=unwritten)
+    macro_steps = macro_steps and drafter is None  # a draft is looked at step by step
+    return Replica(
+        index,
+        scheduler,
+        kv,
+        executor,
+        clock,
+        cost,
+        answers=answers if macro_steps else None,
+        macro_steps=macro_steps,
+        write_plans=write_plans or not macro_steps,
+    )
 
 
 def make_cluster(
@@ -107,10 +122,13 @@ def make_cluster(
     macro_steps: bool = True,
     split: Split | None = None,
     reports: Reports | None = None,
+    token_times: bool = True,
 ) -> Cluster:
     """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `slos`: targets
     by the plan's classes, which replicas schedule by if their settings say so. `split`: prefill and decode on replicas
-    of their own. `reports`: the router knows loads by these alone. Raises ConfigError for what cannot be."""
+    of their own. `reports`: the router knows loads by these alone. `token_times` False: timelines tell when the first
+    and the last tokens came, which is enough for TTFT, TPOT and E2E, and not when those between did: that is faster and
+    takes less memory. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
@@ -132,7 +150,7 @@ def make_cluster(
     made: type[Cluster] = Cluster if split is None else SplitCluster
     more: dict[str, Any] = {} if split is None else {"split": split, "answers": answers}
     return made(
-        lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps),
+        lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps, token_times=token_times),
         num_replicas,
         policy,
         Client(plan),

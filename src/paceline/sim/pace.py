@@ -10,6 +10,7 @@ in closed form. Whether it is one is tried at five points; where it is not, ever
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from math import sqrt
 
 from paceline.contracts.ports import CostModel, StepShape
@@ -54,12 +55,12 @@ class Pace:
             return self._ends[num]
         return self.start + (num * self._a + self._b * (num * (num - 1) // 2))
 
-    def times(self, num: int) -> list[float]:
-        """The start, and the ends of the first `num` steps, [num + 1]."""
+    def ends(self, nums: Sequence[int]) -> list[float]:
+        """The same for each of `nums`."""
         if self._ends is not None:
-            return self._ends[: num + 1]
+            return [self._ends[num] for num in nums]
         start, a, b = self.start, self._a, self._b
-        return [start + (j * a + b * (j * (j - 1) // 2)) for j in range(num + 1)]
+        return [start + (num * a + b * (num * (num - 1) // 2)) for num in nums]
 
     def begun_before(self, time: float) -> int:
         """How many steps begin before `time`."""

@@ -33,13 +33,10 @@ class Answers:
     def __call__(self, row: RowAdmit, position: int, /) -> int:
         return self.begin(row.request_id) + position
 
-    def run(self, row: RowAdmit, position: int, num: int) -> Sequence[int]:
-        return self.tokens(row.request_id, position, num)
-
-    def tokens(self, request_id: int, position: int, num: int) -> Sequence[int]:
-        """Of output positions [position, position + num)."""
-        first = self.begin(request_id) + position
-        return range(first, first + num)
+    def of(self, request_id: int) -> Sequence[int]:
+        """By output position, longer than any answer."""
+        first = self.begin(request_id)
+        return range(first, first + _START)
 
     def token(self, request_id: int, position: int) -> int:
         return self.begin(request_id) + position

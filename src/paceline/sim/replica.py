@@ -36,9 +36,13 @@ class News:
     ends: list[RequestOutput] = field(default_factory=list)  # terminal outputs, with timeline and usage
 
 
+_NO_NEWS = News()  # most steps bring none; never changed
+
+
 class Replica:
-    """`cost` are the prices of the executor. Only one step is in flight at a time. With `answers` no plan is written
-    down: the scheduler decides as ever, and tokens come from there, without a way through the executor."""
+    """`cost` are the prices of the executor. Only one step is in flight at a time. With `answers` outputs are known
+    beforehand. Then steps may be jumped over (`macro_steps`), and plans need not be written down (`write_plans`): the
+    scheduler decides as ever, and nothing goes through the executor."""
 
     def __init__(
         self,
@@ -49,10 +53,12 @@ class Replica:
         clock: VirtualClock,
         cost: CostModel,
         *,
-        macro_steps: bool = True,
         answers: Answers | None = None,
+        macro_steps: bool = True,
+        write_plans: bool = False,
     ) -> None:
         assert executor.caps.max_in_flight == 1, "a simulated replica has one step in flight"
+        assert answers is not None or (write_plans and not macro_steps), "tokens must come from somewhere"
         self.index = index
         self.scheduler = scheduler
         self.kv = kv
@@ -66,6 +72,7 @@ class Replica:
         self._clock = clock
         self._cost = cost
         self._macro_steps = macro_steps
+        self._write_plans = write_plans
         self._answers = answers
         # tenants are charged per step and new ones are ranked by it, so a run must be settled before somebody comes
         self._settles = scheduler.settings.policy == "fair"
@@ -103,7 +110,7 @@ class Replica:
         if self._run is not None and not self._was_cut and (careful or self._settles or self._wants or self._leaving):
             self._settle(now)
         request_id = request.request_id
-        self.scheduler.add(request, now)
+        self.scheduler.add(request, now, answer=None if self._answers is None else self._answers.of(request_id))
         self._silent.add(request_id)
         self._open[request_id] = None
         if leaves_after is not None:
@@ -130,7 +137,6 @@ class Replica:
 
     def begin(self, now: float) -> None:
         """Begin what comes next, if there is anything. Only while idle."""
-        assert self.is_idle
         self._began = now
         if self._macro_steps and (run := self.scheduler.horizon()) is not None:
             self._run = run
@@ -155,15 +161,15 @@ class Replica:
 
     def _plan(self, now: float) -> None:
         """One step, planned at `now`."""
-        self._clock.advance_to(now)
         self.scheduler.expire(now)
-        if self._answers is not None:
+        if not self._write_plans:
             self._flight = self.scheduler.plan_unwritten(now)
             if self._flight is None:
                 self._wait(now)
             else:
                 self._wake_at(now + self._flight.est_ms / 1000.0)
             return
+        self._clock.advance_to(now)
         plan = self.scheduler.plan(now)
         if plan.is_empty:
             self._wait(now)
@@ -180,17 +186,16 @@ class Replica:
     def advance(self, now: float) -> News:
         """What is under way has ended (or nothing was); its results are applied."""
         self.num_events += 1
-        self._clock.advance_to(now)
         if self._run is not None:
             self._apply_run(self._num_run)
             self._run = self._pace = None
         elif self._flight is not None:
-            assert self._answers is not None
             self._flight = None
             self.num_steps += 1
             self.busy_s += now - self._began
-            self.scheduler.apply_drawn(self._answers.token, now, tell=bool(self._wants))
+            self.scheduler.apply_unwritten(now, tell=bool(self._wants))
         elif self._handle is not None:
+            self._clock.advance_to(now)
             result = self._executor.poll(self._handle)
             assert result is not None
             self._handle = None
@@ -243,19 +248,15 @@ class Replica:
     def _apply_run(self, num: int) -> None:
         assert self._run is not None
         assert self._pace is not None
-        times = self._pace.times(num)
         self.num_steps += num
-        self.busy_s += times[-1] - times[0]
-        run = self._run
-        if self._answers is None:
-            drawn = self._executor.draw_run(run.rows, num)
-        else:
-            tokens = self._answers.tokens
-            ids = zip(run.request_ids, run.positions, strict=True)
-            drawn = [tokens(request_id, position, num) for request_id, position in ids]
-        self.scheduler.apply_repeated(self._run, drawn, times, tell=bool(self._wants))
+        self.busy_s += self._pace.end(num) - self._pace.start
+        if self._write_plans:
+            self._executor.skip(self._run.rows, num)
+        self.scheduler.apply_repeated(self._run, num, self._pace, tell=bool(self._wants))
 
     def _news(self) -> News:
+        if not self.scheduler.has_outputs:
+            return _NO_NEWS
         news = News()
         silent, wants = self._silent, self._wants
         for output in self.scheduler.outputs():

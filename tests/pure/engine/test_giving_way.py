@@ -92,10 +92,10 @@ def test_under_prefill_first_no_row_skips_two_steps_in_a_row_either():
 
 def test_a_request_that_comes_back_after_giving_its_row_up_had_its_first_token():
     shares = Shares([(0, "q"), (0, "f")], [], lambda _, tenant: {"q": 0.0, "f": 9.0}[tenant], max_rows=8, budget=64)
-    state = SimpleNamespace(priority=0, tenant="q", row=1, planned=0, known=8, output=[])
+    state = SimpleNamespace(priority=0, tenant="q", row=1, planned=0, known=8, num_prompt=8)
     assert shares.first_token_due([(state, 8)]) is state
     assert shares.first_token_due([(state, 7)]) is None
-    assert shares.first_token_due([(SimpleNamespace(**{**vars(state), "output": [5]}), 8)]) is None
+    assert shares.first_token_due([(SimpleNamespace(**{**vars(state), "num_prompt": 7}), 8)]) is None
     assert shares.first_token_due([(SimpleNamespace(**{**vars(state), "row": NO_ROW}), 8)]) is None
 
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.pure.engine.driver import Driver, request
+from tests.pure.engine.driver import EOS, Driver, request
 from tests.pure.sim.kit import COST, Played, leave, replica_spec, submit
 
 from paceline.contracts.request import Prompt, TokenPrompt
 from paceline.contracts.slo import Slo
 from paceline.contracts.step import StepPlan
 from paceline.engine.horizon import DecodeRun
+from paceline.sim.pace import Pace
 
 law = settings(deadline=None, derandomize=True, max_examples=40, suppress_health_check=list(HealthCheck))
 # COST makes a step of one row 8.8 ms, of four 10.4 ms
@@ -140,7 +141,7 @@ def test_a_long_answer_alone_takes_two_events_beside_its_prompt() -> None:
 def horizon(**options: Any) -> tuple[Driver, DecodeRun | None]:
     """Two requests, their prompts computed, at a step boundary."""
     driver = Driver(**options)
-    driver.add(request(0, 5, 9, ignore_eos=True), request(1, 6, 12, ignore_eos=True))
+    driver.add(request(0, 5, 9, ignore_eos=True), request(1, 6, 12, ignore_eos=True), known=True)
     driver.step()
     return driver, driver.scheduler.horizon()
 
@@ -168,27 +169,33 @@ def test_a_run_ends_before_blocks_run_short() -> None:
     assert run.num_steps == 6  # two blocks are left, one for each; the seventh step would need a third
 
 
-@pytest.mark.parametrize("fields", [{"logprobs": 1}, {"stop": ("x",)}])
-def test_tokens_that_must_be_looked_at_are_not_jumped(fields: dict[str, Any]) -> None:
-    driver = Driver()
-    driver.add(request(0, 5, 9, **fields))
+def test_tokens_that_are_not_known_beforehand_are_not_jumped() -> None:
+    driver, run = horizon()
+    assert run is not None
+    driver.add(request(2, 5, 9))
     driver.step()
     assert driver.scheduler.horizon() is None
 
 
+@pytest.mark.parametrize("fields", [{"logprobs": 1}, {"stop": ("x",)}, {"prompt_logprobs": 1}])
+def test_an_answer_cannot_be_known_where_tokens_must_be_looked_at(fields: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError, match="looked at one by one"):
+        Driver().add(request(0, 5, 9, **fields), known=True)
+
+
 def test_engines_with_two_plans_in_flight_have_no_runs() -> None:
     driver = Driver(depth=2)
-    driver.add(request(0, 5, 9, ignore_eos=True))
+    driver.add(request(0, 5, 9, ignore_eos=True), known=True)
     driver.step()
     driver.step()
     assert driver.scheduler.horizon() is None
 
 
 def test_a_token_that_would_end_its_request_early_does_not_pass() -> None:
-    driver = Driver()
-    driver.add(request(0, 5, 9))
+    driver = Driver(script=lambda _, index: EOS if index == 2 else index)
+    driver.add(request(0, 5, 9), known=True)
     driver.step()
     run = driver.scheduler.horizon()
     assert run is not None
     with pytest.raises(AssertionError, match="ends nothing"):
-        driver.scheduler.apply_repeated(run, [[1, 255, 2]], [0.0, 1.0, 2.0, 3.0])
+        driver.scheduler.apply_repeated(run, 3, Pace(COST, run.shape, run.num_steps, 0.0))

@@ -224,7 +224,7 @@ def test_blocks_a_transfer_reads_are_not_reused_before_it_is_done(depth: int) ->
     while not pool.num_held:
         built.step()
     built.step()
-    blocks = sorted(pool._refs)[:3]
+    blocks = [block for block in range(1, pool.num_blocks + 1) if pool.refs(block)][:3]
     for block in blocks:
         pool.ref(block)
         pool.deref(block, pin="transfer 7")

@@ -105,3 +105,26 @@ def test_a_small_fleet_does_what_it_did(cell: str) -> None:
     ended, _ = run_fleet(plan(**asked), replica_spec(**replica), seed=5, **fleet)
     assert len(ended) == NUM
     assert digest(ended) == DIGESTS[cell]
+
+
+@pytest.mark.parametrize("cell", ["plain", "short of blocks", "clients that leave", "failures"])
+def test_times_of_first_and_last_tokens_alone_change_nothing_else(cell: str) -> None:
+    asked, replica, fleet = CELLS[cell]
+    everything, _ = run_fleet(plan(**asked), replica_spec(**replica), seed=5, **fleet)
+    brief, _ = run_fleet(plan(**asked), replica_spec(**replica), seed=5, token_times=False, **fleet)
+    num_chunks = 0
+    for one, other in zip(everything, brief, strict=True):
+        assert (one.planned, one.outcome, one.end_s, one.usage) == (
+            other.planned,
+            other.outcome,
+            other.end_s,
+            other.usage,
+        )
+        if one.timeline is None or other.timeline is None:
+            assert one.timeline is other.timeline
+            continue
+        for name in ("ttft_s", "tpot_s", "e2e_s", "num_tokens", "queue_s", "end"):
+            assert getattr(one.timeline, name) == pytest.approx(getattr(other.timeline, name), rel=1e-15, nan_ok=True)
+        assert len(other.timeline.chunks) <= len(one.timeline.chunks)
+        num_chunks += len(one.timeline.chunks) - len(other.timeline.chunks)
+    assert num_chunks > NUM

@@ -15,7 +15,7 @@ def test_ties_go_by_kind_then_number_then_order() -> None:
     heap.push(1.0, EventKind.CLIENT, 9, "second")
     heap.push(1.0, EventKind.CAPACITY, 5, "replica 5 fails")
     heap.push(0.5, EventKind.STEP, 4, "earlier")
-    assert [heap.pop().what for _ in range(7)] == [
+    assert [heap.pop()[-1] for _ in range(7)] == [
         "earlier",
         "replica 5 fails",
         "first",

@@ -40,8 +40,8 @@ def test_ends_are_those_of_single_steps(cost: CostModel, num: int) -> None:
     shape = decode_shape(6, 100)
     ends = one_by_one(cost, shape, num, 12.5)
     pace = Pace(cost, shape, num, 12.5)
-    assert pace.times(num) == pytest.approx(ends, abs=1e-9)
-    assert pace.end(num) == pace.times(num)[-1]
+    assert pace.ends(range(num + 1)) == pytest.approx(ends, abs=1e-9)
+    assert pace.end(num) == pace.ends([num])[0]
 
 
 @pytest.mark.parametrize("cost", [LINEAR, Bent()])

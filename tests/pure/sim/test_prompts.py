@@ -73,8 +73,8 @@ def test_without_a_cache_only_lengths_are_kept() -> None:
     assert prompts.prompt(second).num_tokens == 16
 
 
-def test_a_run_of_answers_is_the_answers_one_by_one() -> None:
+def test_an_answer_known_beforehand_is_what_is_drawn_token_by_token() -> None:
     answers = Answers(7)
     row = make_admit(0, [1, 2], request_id=90)
-    assert list(answers.run(row, 5, 20)) == [answers(row, 5 + i) for i in range(20)]
-    assert np.iinfo(np.int32).max > max(answers.run(row, 0, 1 << 20))
+    assert list(answers.of(90)[5:25]) == [answers(row, 5 + i) for i in range(20)]
+    assert np.iinfo(np.int32).max > answers.of(90)[-1]
