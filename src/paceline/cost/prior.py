@@ -24,6 +24,7 @@ one can start; the bubble of `m` batches among `p` stages is (p - 1) / (m + p - 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from math import ceil
 
 import msgspec
@@ -103,7 +104,13 @@ class StepPrior:
         self._bytes = device.memory_gbps * 1e6  # per ms
         self._per_weight = dtype_bytes if weight_bytes is None else weight_bytes / spec.num_parameters
         self._cliffs = cliffs(device.kind)
-        self._stages = _stages(spec, self.degrees.pp)
+        self._at_cliffs: dict[float, list[float]] = {}  # weights of a product -> its longest ms up to each cliff
+        stages = _stages(spec, self.degrees.pp)
+        self._kinds = list(dict.fromkeys(kind for stage in stages for kind in stage))
+        self._counts = [tuple(stage.get(kind, 0) for kind in self._kinds) for stage in stages]  # [stages][kinds]
+        self._matrices = [self._linear_weights(kind) for kind in self._kinds]
+        self._asked: StepShape | None = None  # the last step that was asked about, and its layers
+        self._layers: list[dict[str, float]] = []
 
     # --- the port
 
@@ -130,19 +137,21 @@ class StepPrior:
         """The slowest stage: a pipeline that is kept full ends one such step in every so many ms."""
         if not shape.num_rows:
             return 0.0
-        last = len(self._stages) - 1
-        stages = (self._stage(shape, kinds, last=at == last) for at, kinds in enumerate(self._stages))
-        return max(sum(stage.values()) for stage in stages) + self._fixed_ms(shape)
+        each = [sum(layer.values()) for layer in self._layers_of(shape)]
+        stages = [sum(count * ms for count, ms in zip(counts, each, strict=True)) for counts in self._counts]
+        stages[-1] += self._head_ms(shape)
+        return max(stages) + self._fixed_ms(shape)
 
     def parts(self, shape: StepShape) -> dict[str, float]:
         """Milliseconds by part, all stages of one step."""
-        total: dict[str, float] = {}
-        last = len(self._stages) - 1
-        for at, kinds in enumerate(self._stages):
-            for name, ms in self._stage(shape, kinds, last=at == last).items():
-                total[name] = total.get(name, 0.0) + ms
+        total = dict.fromkeys(("fixed", "linear", "logits", "attention", "tensor_parallel", "experts"), 0.0)
+        for at, layer in enumerate(self._layers_of(shape)):
+            count = sum(counts[at] for counts in self._counts)
+            for name, ms in layer.items():
+                total[name] += count * ms
+        total["logits"] = self._head_ms(shape)
         total["fixed"] += self._fixed_ms(shape)
-        total["pipeline"] = last * self._link.ms(self._activation_bytes(shape.num_tokens))
+        total["pipeline"] = (len(self._counts) - 1) * self._link.ms(self._activation_bytes(shape.num_tokens))
         return total
 
     def estimate(self, shape: StepShape) -> Estimate:
@@ -156,31 +165,45 @@ class StepPrior:
         per_step, _, per_row = FIXED_MS[self.device.kind]
         return per_step + per_row * shape.num_rows
 
-    def _stage(self, shape: StepShape, kinds: dict[LayerSpec, int], *, last: bool) -> dict[str, float]:
-        ms = dict.fromkeys(("fixed", "linear", "logits", "attention", "tensor_parallel", "experts"), 0.0)
+    def _head_ms(self, shape: StepShape) -> float:
+        return self._logits_ms((shape.num_sampled + shape.num_prompt_logits) / self.degrees.ep)
+
+    def _layers_of(self, shape: StepShape) -> list[dict[str, float]]:
+        """Milliseconds by part of one layer of each kind: stages and steps are sums of these. [kinds]"""
+        if shape is not self._asked:
+            self._layers = [self._layer(kind, weights, shape) for kind, weights in zip(self._kinds, self._matrices, strict=True)]
+            self._asked = shape
+        return self._layers
+
+    def _layer(self, kind: LayerSpec, weights: float, shape: StepShape) -> dict[str, float]:
         tokens = shape.num_tokens / self.degrees.ep  # of this rank, outside of experts
-        for layer, count in kinds.items():
-            ms["linear"] += count * self._linear_ms(layer, tokens)
-            ms["attention"] += count * self._attention_ms(layer, shape)
-            if layer.routed:
-                ms["experts"] += count * self._experts_ms(shape.num_tokens)
-        num_layers = sum(kinds.values())
-        ms["fixed"] += num_layers * FIXED_MS[self.device.kind][1]
+        passes = ACTIVATION_PASSES * self._activation_bytes(tokens) / (ELEMENTWISE * self._bytes)
+        ms = {
+            "fixed": FIXED_MS[self.device.kind][1],
+            "linear": self._product_ms(tokens, weights) + passes,
+            "attention": self._attention_ms(kind, shape),
+        }
+        if kind.routed:
+            ms["experts"] = self._experts_ms(shape.num_tokens)
         if self.degrees.tp > 1:
-            ms["tensor_parallel"] += num_layers * 2 * self._all_reduce_ms(tokens)
-        if last:
-            ms["logits"] += self._logits_ms((shape.num_sampled + shape.num_prompt_logits) / self.degrees.ep)
+            ms["tensor_parallel"] = 2 * self._all_reduce_ms(tokens)
         return ms
 
     def _product_ms(self, tokens: float, weights: float) -> float:
         """`tokens` rows times `weights` on one rank; never less than what fewer rows take."""
-        read = weights * self._per_weight / self._bytes
-        one_row = 2 * weights / self._flops
-        amounts = [*(cliff for cliff in self._cliffs if cliff < tokens), tokens]
-        return max(max(read, n * one_row) / product_share(self.device.kind, n, weights) for n in amounts)
+        longest = self._at_cliffs.get(weights)
+        if longest is None:
+            longest = self._at_cliffs[weights] = [0.0]
+            for cliff in self._cliffs:
+                longest.append(max(longest[-1], self._one_product_ms(cliff, weights)))
+        return max(longest[bisect_left(self._cliffs, tokens)], self._one_product_ms(tokens, weights))
 
-    def _linear_ms(self, layer: LayerSpec, tokens: float) -> float:
-        """Everything but routed experts, and passes over activations."""
+    def _one_product_ms(self, tokens: float, weights: float) -> float:
+        work = max(weights * self._per_weight / self._bytes, tokens * (2 * weights / self._flops))
+        return work / product_share(self.device.kind, tokens, weights)
+
+    def _linear_weights(self, layer: LayerSpec) -> float:
+        """Of one rank: everything in a layer but routed experts."""
         spec, tp = self.spec, self.degrees.tp
         weights = spec.attention_parameters(layer) / tp
         if layer.attention in ("full", "sliding") and tp > spec.num_kv_heads:  # every rank has a KV head of its own
@@ -191,8 +214,7 @@ class StepPrior:
         elif spec.experts is not None:  # the shared part and the router
             shared = 3 * spec.hidden_size * spec.experts.shared_intermediate_size
             weights += shared / tp + spec.hidden_size * spec.experts.num_experts
-        passes = ACTIVATION_PASSES * self._activation_bytes(tokens) / (ELEMENTWISE * self._bytes)
-        return self._product_ms(tokens, weights) + passes
+        return weights
 
     def _experts_ms(self, num_tokens: int) -> float:
         experts = self.spec.experts
