@@ -36,10 +36,12 @@ def make_plan(
     acceptance: Sequence[float] | None = None,
     draft_ms: float = 0.0,
     verify: Verify | None = None,
+    num_verified: int = 3,
 ) -> Plan:
     """Search, choose and explain. `acceptance`: tokens per step for 1, 2, ... drafts, as measured; `draft_ms`: one step
-    of the drafter. Raises ConfigError for a question that no layout could answer."""
-    found = search(question, verify=verify)
+    of the drafter. `verify`: who judges the best `num_verified` candidates again. Raises ConfigError for a question that
+    no layout could answer."""
+    found = search(question, verify=verify, num_verified=num_verified)
     steps = walk(question, found)
     chosen = found.chosen
     if chosen is None:

@@ -23,6 +23,7 @@ from paceline.planner.ledger import RankMemory, fullest_share, rank_memory
 from paceline.planner.question import Question
 from paceline.planner.steady import Operating, Replica
 from paceline.planner.step import LayoutSteps, layout_prior
+from paceline.planner.verify import Simulated, in_simulated_order
 
 CHUNKS = {"cuda": (256, 512, 1024, 2048, 4096, 8192), "cpu": (32, 64, 128, 256, 512)}
 MAX_CHUNK_SHARE = 4  # a chunk is at most so many times the longest prompt
@@ -45,6 +46,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier = "first principles"
     cost_per_million: float | None = None  # good output tokens, in the currency of the price
     num_devices: int = 0
+    simulated: Simulated | None = None  # a second opinion, for the best few
 
     @property
     def fits(self) -> bool:
@@ -52,7 +54,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verify = Callable[[Question, Sequence[Candidate]], Sequence[Candidate]]
-"""A second opinion on the best candidates, best first: gives them back, in its own order and with its own numbers."""
+"""A second opinion on the best candidates, best first: gives them back, each with what was `simulated`."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +73,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search(question: Question, *, verify: Verify | None = None, num_verified: int = 3) -> Search:
-    """Judge every layout of the fleet. `verify` (a simulator, say) judges the best few again."""
+    """Judge every layout of the fleet. `verify` (a simulator, say) judges the best `num_verified` again, and where it
+    clearly ranks them otherwise its order wins."""
     question.check()
     found: list[Candidate] = []
     judged = 0
@@ -83,7 +86,8 @@ def search(question: Question, *, verify: Verify | None = None, num_verified: in
     ranked = sorted(found, key=lambda c: rank(question, c))
     if verify is not None:
         best = [c for c in ranked if c.fits][:num_verified]
-        ranked = [*verify(question, best), *(c for c in ranked if c not in best)]
+        again = in_simulated_order(question, verify(question, best))
+        ranked = [*again, *(c for c in ranked if c not in best)]
     return Search(candidates=tuple(ranked), num_judged=judged)
 
 
