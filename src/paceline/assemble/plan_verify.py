@@ -34,7 +34,7 @@ from paceline.lab.workload import Plan as Requests
 from paceline.planner import Candidate, Question, Traffic, Verify
 from paceline.planner.ledger import rank_memory
 from paceline.planner.plan import rows_to_run
-from paceline.planner.search import layout_steps
+from paceline.planner.search import layout_steps, one_more
 from paceline.planner.steady import Operating, Replica
 from paceline.planner.step import LayoutSteps
 from paceline.planner.traffic import Floats
@@ -43,54 +43,90 @@ from paceline.sim.fleet import ReplicaSpec, make_cluster
 from paceline.sim.outcome import Ended
 
 NUM_REQUESTS = 300
-MOST_ROWS = 1024  # on average: a run of more takes too long for a look that should be short
+MOST_ROWS = 1024  # on average
+MOST_TOKENS = 450_000  # output tokens of all candidates together, some 4 us each: a look should be short
 # Of the predicted capacity. Just below it first: at a capacity itself the share of good requests is at its limit by
 # definition, and so steep that a few hundred requests cannot tell on which side it is
 SHARES = (0.95, 0.8, 0.65)
 FEWEST = 16  # requests of the filling, however empty the engine
 BEHIND = 0.5  # of a mean stay
-STAYS = (1.0, 1.5, 2.0, 3.0)
+STAYS = (1.0, 1.5, 2.0)
 BUSY = 0.9  # share of steps with a chunk that the filling may lead to
 
 
-def verifier(*, seed: int = 0) -> Verify:
-    """What `planner.search` asks for a second opinion."""
+def verifier(*, seed: int = 0, bounded: bool = True, num_requests: int = NUM_REQUESTS) -> Verify:
+    """What `planner.search` asks for a second opinion. A candidate that misses the asked rate gets one replica more,
+    where there are devices for it, and is tried again. `bounded`: candidates with more than `MOST_ROWS` rows are left
+    out, and so is what comes behind `MOST_TOKENS` once a candidate has met its targets."""
 
     def verify(question: Question, candidates: Sequence[Candidate]) -> list[Candidate]:
-        return [msgspec.structs.replace(c, simulated=simulated(question, c, seed=seed)) for c in candidates]
+        found: list[Candidate] = []
+        num_tokens, met = 0.0, False
+        for first in candidates:
+            candidate: Candidate | None = first
+            while candidate is not None:
+                trial = Trial(question, candidate, num_requests=num_requests)
+                if bounded and (trial.rows > MOST_ROWS or (met and num_tokens + trial.num_tokens > MOST_TOKENS)):
+                    found.append(candidate)
+                    break
+                result = trial.run(seed)
+                num_tokens += trial.num_tokens * len(result.loads)
+                met = met or result.met
+                found.append(msgspec.structs.replace(candidate, simulated=result))
+                candidate = None if result.met else one_more(question, candidate)
+        return found
 
     return verify
 
 
-def simulated(
-    question: Question, candidate: Candidate, *, seed: int = 0, num_requests: int = NUM_REQUESTS
-) -> Simulated | None:
-    """A candidate that fits: at the rate that is asked for, else at shares of its predicted capacity, from the first
-    down until targets are met. None: it runs more than `MOST_ROWS` rows."""
-    operating, slo = candidate.operating, question.slo
-    assert operating is not None, "a candidate that fits has an operating point"
-    assert candidate.memory is not None, "a candidate that fits has its memory"
-    if operating.rows > MOST_ROWS:
-        return None
-    steps = layout_steps(question, candidate.layout)
-    steady = Replica(steps, question.traffic, slo, seats=candidate.memory.seats, chunk=candidate.chunk)
-    replica, prices = replica_of(question, candidate), prices_of(question, candidate)
-    loads: list[Load] = []
-    for share in SHARES if question.traffic.rate_rps is None else (1.0,):
-        expected = steady.at_rate(share * operating.rate_rps) or operating
-        load = FilledLoad(
-            traffic=question.traffic,
+class Trial:
+    """A candidate that fits, ready to be simulated."""
+
+    def __init__(self, question: Question, candidate: Candidate, *, num_requests: int = NUM_REQUESTS) -> None:
+        assert candidate.operating is not None, "a candidate that fits has an operating point"
+        assert candidate.memory is not None, "a candidate that fits has its memory"
+        self.question, self.candidate, self.num_requests = question, candidate, num_requests
+        self.operating = candidate.operating
+        self._steps = layout_steps(question, candidate.layout)
+        self._steady = Replica(
+            self._steps, question.traffic, question.slo, seats=candidate.memory.seats, chunk=candidate.chunk
+        )
+        self._shares = SHARES if question.traffic.rate_rps is None else (1.0,)
+
+    @property
+    def rows(self) -> float:
+        return self.operating.rows
+
+    @property
+    def num_tokens(self) -> float:
+        """Output tokens of its first load."""
+        return self._load(self._shares[0])[1].num_all * self.question.traffic.mean_output
+
+    def run(self, seed: int) -> Simulated:
+        """At the rate that is asked for, else at shares of its predicted capacity, from the first down until targets
+        are met."""
+        slo = self.question.slo
+        replica, prices = replica_of(self.question, self.candidate), prices_of(self.question, self.candidate)
+        loads: list[Load] = []
+        for share in self._shares:
+            expected, load = self._load(share)
+            ended = [e for e in simulate(replica, prices, load.requests(seed), slo.slo) if load.looks_at(e.planned)]
+            loads.append(load_of(ended, slo.slo, expected, self.candidate.layout.replicas))
+            if meets(loads[-1], slo.share):
+                break
+        return Simulated(loads=tuple(loads), share=slo.share, seed=seed)
+
+    def _load(self, share: float) -> tuple[Operating, FilledLoad]:
+        """What is expected of one replica at a share of its rate, and the requests to find out."""
+        expected = self._steady.at_rate(share * self.operating.rate_rps) or self.operating
+        return expected, FilledLoad(
+            traffic=self.question.traffic,
             rows=expected.rows,
             rate_rps=expected.rate_rps,
             prefill_share=expected.prefill_share,
-            empty_step=empty_step_ms(steps, steady, expected.prefill_share) / expected.step_ms,
-            num_requests=num_requests,
+            empty_step=empty_step_ms(self._steps, self._steady, expected.prefill_share) / expected.step_ms,
+            num_requests=self.num_requests,
         )
-        ended = [e for e in run(replica, prices, load.requests(seed), slo.slo) if load.looks_at(e.planned)]
-        loads.append(load_of(ended, slo.slo, expected, candidate.layout.replicas))
-        if meets(loads[-1], slo.share):
-            break
-    return Simulated(loads=tuple(loads), share=slo.share, seed=seed)
 
 
 def empty_step_ms(steps: LayoutSteps, steady: Replica, prefill_share: float) -> float:
@@ -129,7 +165,7 @@ def prices_of(question: Question, candidate: Candidate) -> CostModel:
     return RoundPrices(layout_steps(question, candidate.layout), round(question.traffic.mean_context))
 
 
-def run(replica: ReplicaSpec, prices: CostModel, requests: Requests, slo: Slo) -> list[Ended]:
+def simulate(replica: ReplicaSpec, prices: CostModel, requests: Requests, slo: Slo) -> list[Ended]:
     ended: list[Ended] = []
     make_cluster(replica, prices, requests, on_end=ended.append, slos={"default": slo}).run()
     return ended
@@ -181,14 +217,26 @@ class FilledLoad(msgspec.Struct, frozen=True, kw_only=True):
         stays, raised = self.filling
         return max(FEWEST, math.ceil(stays * self.rows * raised))
 
+    @property
+    def num_behind(self) -> int:
+        return math.ceil(BEHIND * self.rows)
+
+    @property
+    def num_all(self) -> int:
+        return self.num_filling + self.num_requests + self.num_behind
+
     def looks_at(self, planned: PlannedRequest) -> bool:
         return self.num_filling <= planned.id < self.num_filling + self.num_requests
 
     def requests(self, seed: int) -> Requests:
         """All of them, by id in the order of their arrival."""
-        filling, behind = self.num_filling, math.ceil(BEHIND * self.rows)
+        filling = self.num_filling
         looked_at, others = np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1))
-        parts = [self._drawn(others, filling), self._drawn(looked_at, self.num_requests), self._drawn(others, behind)]
+        parts = [
+            self._drawn(others, filling),
+            self._drawn(looked_at, self.num_requests),
+            self._drawn(others, self.num_behind),
+        ]
         gaps, inputs, outputs = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         # A request takes so many steps, and steps are shorter while few rows run
         stays, raised = self.filling
@@ -202,6 +250,7 @@ class FilledLoad(msgspec.Struct, frozen=True, kw_only=True):
                 at_s=at_s,
                 num_input_tokens=int(num_input),
                 num_output_tokens=int(num_output),
+                content_seed=index,
                 prefix_group=0 if num_cached else None,
                 num_prefix_tokens=int(num_cached),
             )

@@ -171,7 +171,8 @@ class StepPrior:
     def _layers_of(self, shape: StepShape) -> list[dict[str, float]]:
         """Milliseconds by part of one layer of each kind: stages and steps are sums of these. [kinds]"""
         if shape is not self._asked:
-            self._layers = [self._layer(kind, weights, shape) for kind, weights in zip(self._kinds, self._matrices, strict=True)]
+            kinds = zip(self._kinds, self._matrices, strict=True)
+            self._layers = [self._layer(kind, weights, shape) for kind, weights in kinds]
             self._asked = shape
         return self._layers
 

@@ -71,7 +71,8 @@ class Replica:
         self.chunk = chunk
         self._mean_prompt = float(self.prompts.mean())
         self._longest_prompt = float(self.prompts.max())
-        self._middle = self.behind + float((self.prompts**2).sum() / self.prompts.sum()) / 2  # of what chunks are behind
+        # What a chunk is behind, on average over chunks
+        self._middle = self.behind + float((self.prompts**2).sum() / self.prompts.sum()) / 2
         self._rows_for_tpot = self._most_rows()
 
     def at_rows(self, rows: float, *, quantiles: bool = True) -> Operating | None:

@@ -99,3 +99,12 @@ def is_ahead(question: Question, candidate: Candidate, other: Candidate) -> bool
     lead = one.carried.goodput_rps - two.carried.goodput_rps
     noise = math.hypot(*(s.carried.rate_rps * s.carried.noise(s.share) for s in (one, two)))
     return lead > max(noise, LEAST_LEAD * two.carried.goodput_rps)
+
+
+def in_words(simulated: Simulated) -> str:
+    """How the last load went."""
+    load = simulated.carried
+    return (
+        f"{load.attainment:.0%} of requests are in time at {load.rate_rps:.3g} a second; {simulated.share:.0%} are "
+        f"asked for"
+    )

@@ -140,18 +140,6 @@ def test_the_interval_of_step_times_bounds_capacity():
     assert best.tier == "first principles"
 
 
-def test_a_second_opinion_reorders_the_best():
-    asked = []
-
-    def verify(_, best):
-        asked.extend(best)
-        return best[::-1]
-
-    found = search(question(devices=4, traffic=short()), verify=verify)
-    assert found.candidates[: len(asked)] == tuple(asked[::-1])
-    assert len(asked) == 3
-
-
 def test_a_plan_is_a_function_of_its_question():
     one, other = make_plan(question()), make_plan(question())
     assert one.chosen == other.chosen
