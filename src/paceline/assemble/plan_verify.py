@@ -8,7 +8,7 @@ The load has three parts, and only requests of the second are looked at:
 
     filling    a mean stay or more, at a rate raised so that as many rows run at its end as in the steady state
     looked at  `NUM_REQUESTS`, at the load in question
-    behind     half a mean stay more, so that the last of them do not run in an emptying engine
+    behind     some of a mean stay more, so that the last of them do not run in an emptying engine
 
 Everything is drawn from the seed: the same question gives the same verdict. Lengths are dealt like cards, each of the
 distribution's quantiles as often as any other, so that candidates are compared under equal work.
@@ -44,12 +44,12 @@ from paceline.sim.outcome import Ended
 
 NUM_REQUESTS = 300
 MOST_ROWS = 1024  # on average
-MOST_TOKENS = 450_000  # output tokens of all candidates together, some 4 us each: a look should be short
+MOST_TOKENS = 350_000  # output tokens of all candidates together, some 4 us each: a look should be short
 # Of the predicted capacity. Just below it first: at a capacity itself the share of good requests is at its limit by
 # definition, and so steep that a few hundred requests cannot tell on which side it is
 SHARES = (0.95, 0.8, 0.65)
 FEWEST = 16  # requests of the filling, however empty the engine
-BEHIND = 0.5  # of a mean stay
+BEHIND = 0.3  # of a mean stay
 STAYS = (1.0, 1.5, 2.0)
 BUSY = 0.9  # share of steps with a chunk that the filling may lead to
 
