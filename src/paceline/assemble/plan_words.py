@@ -17,7 +17,7 @@ SIMULATED_COLUMNS = ("layout", "offered/s", "in time", "TTFT p95", "TPOT", "pree
 def simulated_legend(plan: Plan) -> str:
     """What the rows of `simulated_rows` are."""
     seen = next(c.simulated for c in plan.search.candidates if c.simulated is not None)
-    least = "at the rate asked for" if plan.question.traffic.rate_rps is not None else "just below capacity"
+    least = "at the rate asked for" if plan.question.traffic.rate_rps is not None else "at 95 % of capacity"
     return (
         f"predicted / simulated with the engine's own scheduler, {least}: {seen.first.num_requests} requests of one "
         f"replica with its share of the arrivals, in a steady state, seed {seen.seed}; a lower load follows where "

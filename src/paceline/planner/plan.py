@@ -141,6 +141,12 @@ def _words_on_order(question: Question, found: Search, chosen: Candidate) -> lis
         and rank(question, other) < rank(question, chosen)
         and is_ahead(question, chosen, other)
     ]
-    if not chosen.simulated.met:
+    if chosen.simulated.met and len(chosen.simulated.loads) > 1:
+        first, carried = chosen.simulated.first, chosen.simulated.carried
+        words.append(
+            f"the simulator confirms {carried.rate_rps:.3g} requests/s: at {first.rate_rps:.3g}, {first.attainment:.0%} "
+            f"are in time where {first.expected.attainment:.0%} were predicted"
+        )
+    elif not chosen.simulated.met:
         words.append(f"the simulator does not confirm {chosen.layout}: {in_words(chosen.simulated)}")
     return words

@@ -71,6 +71,14 @@ def test_what_the_simulator_does_not_confirm_is_said(asked):
     assert any("the simulator does not confirm" in note and "30%" in note for note in plan.notes)
 
 
+def test_a_lower_load_that_is_confirmed_is_said(asked):
+    def verify(_, best):
+        return [msgspec.structs.replace(c, simulated=simulated(load(100, 0.7), load(80, 0.99))) for c in best]
+
+    notes = make_plan(asked, verify=verify).notes
+    assert any("confirms 80 requests/s: at 100, 70% are in time where 99% were predicted" in note for note in notes)
+
+
 def test_only_the_best_are_asked_and_none_gets_lost(asked):
     seen = []
 
