@@ -1,5 +1,5 @@
-"""How long a plan takes: seconds of a core for the search alone and with its best layouts simulated, against the goal of
-2 s for a search of 200.
+"""How long a plan takes: seconds of a core for the search alone, and with its best layouts simulated, against the goal
+of 2 s for a search of 200.
 
 python benchmarks/planner/search.py
 """

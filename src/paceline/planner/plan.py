@@ -144,8 +144,8 @@ def _words_on_order(question: Question, found: Search, chosen: Candidate) -> lis
     if chosen.simulated.met and len(chosen.simulated.loads) > 1:
         first, carried = chosen.simulated.first, chosen.simulated.carried
         words.append(
-            f"the simulator confirms {carried.rate_rps:.3g} requests/s: at {first.rate_rps:.3g}, {first.attainment:.0%} "
-            f"are in time where {first.expected.attainment:.0%} were predicted"
+            f"the simulator confirms {carried.rate_rps:.3g} requests/s: at {first.rate_rps:.3g}, "
+            f"{first.attainment:.0%} are in time where {first.expected.attainment:.0%} were predicted"
         )
     elif not chosen.simulated.met:
         words.append(f"the simulator does not confirm {chosen.layout}: {in_words(chosen.simulated)}")
