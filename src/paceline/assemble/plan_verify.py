@@ -162,7 +162,7 @@ def prices_of(question: Question, candidate: Candidate) -> CostModel:
     """What the planner took steps to cost: timed prices as they are, counted ones round by round."""
     if isinstance(question.times, StepCost) and candidate.layout.degrees.num_ranks == 1:
         return question.times.frozen()
-    return RoundPrices(layout_steps(question, candidate.layout), round(question.traffic.mean_context))
+    return RoundPrices(layout_steps(question, candidate.layout))
 
 
 def simulate(replica: ReplicaSpec, prices: CostModel, requests: Requests, slo: Slo) -> list[Ended]:

@@ -1,10 +1,9 @@
 """The planner's step times of a layout as a cost model that a simulated engine can run on.
 
 A round is a step of all rows of a replica, through all stages. Rounds of decode rows alone, of which a simulation asks
-thousands, are a straight line in the context for each number of rows; it is drawn through two prices once. All others
-are asked for as they come. So prices are the planner's own, chunk by chunk, bends of products and all.
-
-Not straight in truth: sliding layers near their window. The line goes through half and one and a half times a context.
+thousands, lie on a straight line in the context for each number of rows, but where a window or a link begins to count:
+lines are drawn between powers of two of a row's context, once. All other rounds are asked for as they come. So prices
+are the planner's own, chunk by chunk, bends of products and all.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from paceline.planner.step import LayoutSteps
 
 
 class RoundPrices:
-    """A `contracts.ports.CostModel` that learns nothing. `context`: tokens that a decoding row has about."""
+    """A `contracts.ports.CostModel` that learns nothing."""
 
-    def __init__(self, steps: LayoutSteps, context: int) -> None:
+    def __init__(self, steps: LayoutSteps) -> None:
         self._steps = steps
-        self._near, self._far = max(1, context // 2), max(2, context + context // 2)
-        self._lines: dict[int, tuple[float, float]] = {}  # decode rows -> ms without context, ms per token of it
+        # (decode rows, bits of a row's context) -> ms without context, ms per token of all rows'
+        self._lines: dict[tuple[int, int], tuple[float, float]] = {}
 
     def step_ms(self, shape: StepShape) -> float:
         """Milliseconds of one round; a step without rows costs nothing."""
@@ -31,10 +30,11 @@ class RoundPrices:
         decodes = shape.num_tokens == shape.num_sampled == rows and shape.attention_pairs == context + rows
         if not decodes or shape.num_prompt_logits:
             return self._steps.round_ms(shape)
-        if rows not in self._lines:
-            self._lines[rows] = self._line(rows)
-        base, slope = self._lines[rows]
-        return base + slope * context
+        key = (rows, (context // rows).bit_length())
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = self._line(*key)
+        return line[0] + line[1] * context
 
     def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
         """What a chunk takes beyond a round of one row that decodes."""
@@ -59,7 +59,8 @@ class RoundPrices:
     def observe(self, shape: StepShape, ms: float) -> None:
         """Nothing: prices are given."""
 
-    def _line(self, rows: int) -> tuple[float, float]:
-        near, far = (self._steps.round_ms(decode_shape(rows, each)) for each in (self._near, self._far))
-        slope = max(0.0, (far - near) / (rows * (self._far - self._near)))
-        return near - slope * rows * self._near, slope
+    def _line(self, rows: int, bits: int) -> tuple[float, float]:
+        begin, end = (1 << bits) >> 1, 1 << bits
+        near, far = (self._steps.round_ms(decode_shape(rows, each)) for each in (begin, end))
+        slope = max(0.0, (far - near) / (rows * (end - begin)))
+        return near - slope * rows * begin, slope

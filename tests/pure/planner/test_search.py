@@ -31,10 +31,10 @@ def test_every_layout_fills_whole_parts_of_the_fleet():
 
 def test_a_group_leaves_its_node_only_when_it_must():
     found = {str(x): x.crosses(8) for x in layouts(CARDS["mixtral-8x7b"].spec, Fleet(num_devices=16, num_nodes=2))}
-    assert found["TP16"] == {"tp": True, "ep": False, "pp": False}
-    assert found["TP8 PP2"] == {"tp": False, "ep": False, "pp": True}
-    assert found["TP8 EP2"] == {"tp": False, "ep": True, "pp": False}
-    assert found["2 x (TP8)"] == {"tp": False, "ep": False, "pp": False}
+    assert found["TP16"] == {"tp": True, "cp": False, "ep": False, "pp": False}
+    assert found["TP8 PP2"] == {"tp": False, "cp": False, "ep": False, "pp": True}
+    assert found["TP8 EP2"] == {"tp": False, "cp": False, "ep": True, "pp": False}
+    assert found["2 x (TP8)"] == {"tp": False, "cp": False, "ep": False, "pp": False}
 
 
 def test_replicas_of_a_small_model_beat_one_divided_over_all(eight):
