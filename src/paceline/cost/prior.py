@@ -227,12 +227,13 @@ class StepPrior:
             weights += shared / tp + spec.hidden_size * spec.experts.num_experts
         return weights
 
-    def _experts_ms(self, num_tokens: int) -> float:
+    def _experts_ms(self, num_tokens: float) -> float:
         experts = self.spec.experts
         assert experts is not None, "a routed layer without experts"
         ep, tp = self.degrees.ep, self.degrees.tp
         one = 3 * self.spec.hidden_size * experts.intermediate_size / tp
-        reached = experts.num_experts * (1 - (1 - experts.num_active / experts.num_experts) ** num_tokens)
+        missed: float = (1 - experts.num_active / experts.num_experts) ** num_tokens
+        reached = experts.num_experts * (1 - missed)
         sent = num_tokens * experts.num_active / ep  # (position, expert) pairs of this rank
         here = reached / ep
         ms = here * self._product_ms(sent / here, one) * self._imbalance
