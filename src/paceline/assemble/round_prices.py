@@ -2,8 +2,9 @@
 
 A round is a step of all rows of a replica, through all stages. Rounds of decode rows alone, of which a simulation asks
 thousands, lie on a straight line in the context for each number of rows, but where a window or a link begins to count:
-lines are drawn between powers of two of a row's context, once. All other rounds are asked for as they come. So prices
-are the planner's own, chunk by chunk, bends of products and all.
+lines are drawn between powers of two of a row's context, and the middles of those, once (two percent off at most at
+such a bend). All other rounds are asked for as they come. So prices are the planner's own, chunk by chunk, bends of
+products and all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class RoundPrices:
 
     def __init__(self, steps: LayoutSteps) -> None:
         self._steps = steps
-        # (decode rows, bits of a row's context) -> ms without context, ms per token of all rows'
+        # (decode rows, where a row's context is) -> ms without context, ms per token of all rows'
         self._lines: dict[tuple[int, int], tuple[float, float]] = {}
 
     def step_ms(self, shape: StepShape) -> float:
@@ -30,10 +31,12 @@ class RoundPrices:
         decodes = shape.num_tokens == shape.num_sampled == rows and shape.attention_pairs == context + rows
         if not decodes or shape.num_prompt_logits:
             return self._steps.round_ms(shape)
-        key = (rows, (context // rows).bit_length())
+        each = context // rows
+        size = 1 << max(0, each.bit_length() - 2)
+        key = (rows, each // size * size)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = self._line(*key)
+            line = self._lines[key] = self._line(*key, size)
         return line[0] + line[1] * context
 
     def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
@@ -59,8 +62,7 @@ class RoundPrices:
     def observe(self, shape: StepShape, ms: float) -> None:
         """Nothing: prices are given."""
 
-    def _line(self, rows: int, bits: int) -> tuple[float, float]:
-        begin, end = (1 << bits) >> 1, 1 << bits
-        near, far = (self._steps.round_ms(decode_shape(rows, each)) for each in (begin, end))
-        slope = max(0.0, (far - near) / (rows * (end - begin)))
+    def _line(self, rows: int, begin: int, size: int) -> tuple[float, float]:
+        near, far = (self._steps.round_ms(decode_shape(rows, each)) for each in (begin, begin + size))
+        slope = max(0.0, (far - near) / (rows * size))
         return near - slope * rows * begin, slope

@@ -33,7 +33,7 @@ def test_prices_are_those_of_rounds(degrees: dict[str, int]) -> None:
         mixed = joined(decodes, prefill_shape(chunk, random.choice((0, 700))))
         assert prices.step_ms(mixed) == of_layout.round_ms(mixed)
         assert prices.step_ms(decodes) == pytest.approx(
-            of_layout.round_ms(decodes), rel=1e-2 if "cp" in degrees else 2e-3
+            of_layout.round_ms(decodes), rel=2e-2 if "cp" in degrees else 2e-3
         )
     nothing = StepShape(num_tokens=0, num_rows=0, num_sampled=0, context_tokens=0)
     assert prices.step_ms(nothing) == 0.0
