@@ -162,7 +162,10 @@ def context_parallel(question: Question, found: Search) -> Step:
     name, chosen = "context parallel", found.chosen
     if question.fleet.num_devices == 1:
         return Step(name=name, inequality="1 device", holds=False, why="there is nothing to divide over")
-    if chosen is None or chosen.capacity is None:
+    if chosen is None:  # too slow, perhaps: the smallest layout that memory holds
+        held = [c for c in found.candidates if c.memory is not None and c.memory.seats]
+        chosen = min(held, key=lambda c: c.layout.degrees.num_ranks, default=None)
+    if chosen is None:
         return Step(name=name, inequality="no layout fits", holds=False, why="there is nothing to divide")
     alone, target = _replica(question, chosen).at_rows(0.0), question.slo.ttft_s
     worst = float("nan") if alone is None else alone.ttft_p95_s
@@ -178,14 +181,18 @@ def context_parallel(question: Question, found: Search) -> Step:
         return Step(name=name, inequality=words, holds=False, why="a replica has all devices")
     pairs = rank_pairs(longest, 0, ranks, zigzag=False)
     inequality = (
-        f"{words}; the longest prompt, {longest} tokens in one chunk: {single:.3g} ms, over CP{ranks} "
-        f"{divided:.3g} ms, {single / divided:.3g} times as fast on {ranks} times the devices (zig-zag: all ranks "
+        f"{words}; the longest prompt, {longest} tokens in one chunk: {_span(single)}, over CP{ranks} "
+        f"{_span(divided)}, {single / divided:.3g} times as fast on {ranks} times the devices (zig-zag: all ranks "
         f"alike; in order the last has {ranks * max(pairs) / sum(pairs):.3g} times the mean)"
     )
     why = "prompts are in time"
     if late:
         why = "no engine of this version is divided so; see `paceline sim --context-parallel-size`"
     return Step(name=name, inequality=inequality, holds=False, why=why)
+
+
+def _span(ms: float) -> str:
+    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1e3:.3g} s"
 
 
 def _divided_prompt(question: Question, candidate: Candidate, num_tokens: int) -> tuple[int, tuple[float, float]]:

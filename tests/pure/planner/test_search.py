@@ -56,6 +56,28 @@ def test_the_walk_prints_that_decision(eight):
     assert all(s.inequality and s.why for s in eight.steps)
 
 
+def context_step(ask):
+    return next(s for s in make_plan(ask).steps if s.name == "context parallel")
+
+
+def test_long_prompts_are_priced_over_more_devices():
+    """Whatever chunk, one device takes seconds for them: nothing fits, and the walk says what dividing would bring."""
+    long = Traffic(input_tokens=np.array([100_000.0]), output_tokens=np.array([100.0]))
+    step = context_step(question(devices=8, traffic=long, slo=SloClass(ttft_s=0.5, tpot_s=0.1)))
+    assert not step.holds
+    assert "over CP8" in step.inequality
+    assert "6.4 s, over CP8 801 ms, 7.99 times as fast" in step.inequality
+    assert "--context-parallel-size" in step.why
+    assert "in order the last has 1.87 times the mean" in step.inequality
+
+
+def test_what_context_parallelism_cannot_do_is_said():
+    assert (
+        "leaves no device" in context_step(question(devices=8, traffic=short(), slo=SloClass(tpot_s=0.0045))).inequality
+    )
+    assert context_step(question()).inequality == "1 device"
+
+
 def test_a_70b_needs_several_devices_and_says_so():
     plan = make_plan(question("llama-3.1-70b", devices=8, slo=SloClass(ttft_s=1.0, tpot_s=0.05), traffic=short()))
     alone = plan.search.layout("DP8")
