@@ -14,7 +14,7 @@ import json, sys
 from paceline import LLM
 from paceline.assemble.plan import Asked, plan
 
-found = plan(Asked(model=sys.argv[1], input="200", output="50", slo="ttft=1000s,tpot=100s"))
+found = plan(Asked(model=sys.argv[1], input="200", output="50", slo="ttft=1000s,tpot=100s", verify=0))
 planned = found.memory.plan.ledger
 with LLM(config=found.memory.config) as llm:
     engine = llm.ledger

@@ -12,6 +12,7 @@ import numpy as np
 
 from paceline import hub
 from paceline.assemble.plan_model import describe_sizes
+from paceline.assemble.plan_verify import verifier
 from paceline.assemble.step_cost import load_calibration, timed_here
 from paceline.config import (
     CacheConfig,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 HERE = "here"
 # What loading and a first step leave in a process; measured 66 MiB and 89 MiB with the two embedded models
 LEFT_BY_LOADING = 77 << 20
+VERIFIED = 3  # of the best layouts are simulated
 NUM_QUANTILES = 64  # of a length distribution; the last is its 99.2 % quantile
 
 
@@ -61,13 +63,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     draft_ms: float = 0.0
     expert_imbalance: float | None = None
     calibration: str | None = None  # a file of `paceline calibrate`; None: where engines look. For this machine
+    verify: int | None = None  # layouts to simulate; None: `VERIFIED`, where that is short
 
 
 def plan(asked: Asked, *, environment: Environment | None = None) -> Plan:
     """Raises ConfigError for words that mean nothing, ModelError for a model that is not here."""
     question = read_question(asked, environment or read_environment())
     curve = [_number(part, "acceptance") for part in asked.acceptance.split(",")] if asked.acceptance else None
-    return make_plan(question, acceptance=curve, draft_ms=asked.draft_ms)
+    if asked.verify == 0:
+        return make_plan(question, acceptance=curve, draft_ms=asked.draft_ms)
+    return make_plan(
+        question,
+        acceptance=curve,
+        draft_ms=asked.draft_ms,
+        verify=verifier(bounded=asked.verify is None),
+        num_verified=asked.verify or VERIFIED,
+    )
 
 
 def read_question(asked: Asked, environment: Environment) -> Question:

@@ -7,6 +7,7 @@ from pathlib import Path
 from paceline.assemble.plan_words import (
     LAYOUT_COLUMNS,
     LAYOUT_LEGEND,
+    SIMULATED_COLUMNS,
     draft_rows,
     facts,
     fleet_words,
@@ -15,6 +16,8 @@ from paceline.assemble.plan_words import (
     rejected_rows,
     seconds,
     sentence,
+    simulated_legend,
+    simulated_rows,
     step_rows,
 )
 from paceline.lab.report.charts.base import SERIES, limit_line, y_axis
@@ -71,6 +74,8 @@ def _layout_tables(plan: Plan) -> list[Block]:
     tables: list[Block] = []
     if rows := layout_rows(plan):
         tables.append(Table(columns=LAYOUT_COLUMNS, rows=tuple(rows), caption=LAYOUT_LEGEND))
+    if rows := simulated_rows(plan):
+        tables.append(Table(columns=SIMULATED_COLUMNS, rows=tuple(rows), caption=simulated_legend(plan)))
     if refused := rejected_rows(plan):
         tables.append(Table(columns=("layout", "why it does not fit"), rows=tuple(refused), num_words=2))
     return tables

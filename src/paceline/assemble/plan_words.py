@@ -11,6 +11,18 @@ LAYOUT_LEGEND = (
     "chunk: prompt tokens of a step; rows: running on average / that fit, of one replica; good/s: requests within all "
     "targets per second; 1 lost: the same after one device fails; cost/M: of a million good output tokens"
 )
+SIMULATED_COLUMNS = ("layout", "offered/s", "in time", "TTFT p95", "TPOT", "preempted", "good/s")
+
+
+def simulated_legend(plan: Plan) -> str:
+    """What the rows of `simulated_rows` are."""
+    seen = next(c.simulated for c in plan.search.candidates if c.simulated is not None)
+    least = "at the rate asked for" if plan.question.traffic.rate_rps is not None else "at 95 % of capacity"
+    return (
+        f"predicted / simulated with the engine's own scheduler, {least}: {seen.first.num_requests} requests of one "
+        f"replica with its share of the arrivals, in a steady state, seed {seen.seed}; a lower load follows where "
+        f"targets are missed; good/s: of all replicas"
+    )
 
 
 def sentence(plan: Plan) -> str:
@@ -24,7 +36,17 @@ def sentence(plan: Plan) -> str:
     load = "at most" if rate is None else f"of {rate:g} asked for"
     return (
         f"{chosen.layout} of {fleet_words(question)}: {chosen.goodput_rps:.3g} good requests/s {load}, TTFT p95 "
-        f"{seconds(operating.ttft_p95_s)}, TPOT {operating.step_ms:.3g} ms."
+        f"{seconds(operating.ttft_p95_s)}, TPOT {operating.step_ms:.3g} ms.{_simulated_words(chosen)}"
+    )
+
+
+def _simulated_words(chosen: Candidate) -> str:
+    if chosen.simulated is None:
+        return ""
+    load = chosen.simulated.carried
+    return (
+        f" Simulated at {load.rate_rps:.3g} requests/s: {load.attainment:.1%} in time, TTFT p95 "
+        f"{seconds(load.ttft_p95_s)}, TPOT {1e3 * load.tpot_s:.3g} ms."
     )
 
 
@@ -90,6 +112,24 @@ def _state_words(question: Question) -> str:
 def layout_rows(plan: Plan) -> list[tuple[str, ...]]:
     """One row for each layout that fits, best first."""
     return [_layout_row(c) for c in plan.search.candidates if c.fits]
+
+
+def simulated_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """One row for each load of each layout that was simulated, the layouts in their final order."""
+    return [
+        (
+            str(c.layout),
+            f"{load.rate_rps:.3g}",
+            f"{load.expected.attainment:.1%} / {load.attainment:.1%}",
+            f"{seconds(load.expected.ttft_p95_s)} / {seconds(load.ttft_p95_s)}",
+            f"{load.expected.step_ms:.3g} / {1e3 * load.tpot_s:.3g} ms",
+            str(load.num_preemptions),
+            f"{load.rate_rps * load.expected.attainment:.3g} / {load.goodput_rps:.3g}",
+        )
+        for c in plan.search.candidates
+        if c.simulated is not None
+        for load in c.simulated.loads
+    ]
 
 
 def rejected_rows(plan: Plan) -> list[tuple[str, str]]:

@@ -151,9 +151,9 @@ def with_drafts(engine: SimulatedEngine, lengths: tuple[float, ...]) -> Simulate
     return replace(engine, replica=drafting)
 
 
-def degrees_of(tp: int, pp: int, ep: int) -> Degrees:
+def degrees_of(tp: int, pp: int, ep: int, cp: int = 1) -> Degrees:
     """Over how many devices one engine is divided."""
-    return Degrees(tp=tp, pp=pp, ep=ep)
+    return Degrees(tp=tp, pp=pp, ep=ep, cp=cp)
 
 
 def link_of(text: str, engine: SimulatedEngine) -> Link:

@@ -18,12 +18,13 @@ from paceline.assemble.core import scheduler_settings
 from paceline.assemble.files import find_files
 from paceline.assemble.inspect import find_device
 from paceline.assemble.memory import DTYPE_BYTES, memory_request
+from paceline.assemble.round_prices import RoundPrices
 from paceline.assemble.step_cost import kv_bytes_per_token, load_calibration, step_prior, timed_here
 from paceline.config import EngineConfig, read_environment, resolve_knobs
-from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
-from paceline.contracts.ports import StepShape
+from paceline.contracts.kv import KVLayout, ceil_div, kv_format, plan_kv_groups
+from paceline.contracts.ports import CostModel
 from paceline.contracts.specs import DeviceSpec, ModelSpec
-from paceline.cost import CalibrationKey, StepCost
+from paceline.cost import Calibration, CalibrationKey, StepCost, StepPrior
 from paceline.cost.memory import MemoryPlan, plan_memory
 from paceline.cost.prior import Degrees
 from paceline.cost.shards import rank_share
@@ -46,7 +47,7 @@ class SimulatedEngine:
     """What every replica is, and where its numbers are from."""
 
     replica: ReplicaSpec
-    cost: StepCost
+    cost: CostModel
     spec: ModelSpec
     device: DeviceSpec
     dtype: str
@@ -81,7 +82,7 @@ def simulated_engine(
     if divided and (card is None or calibration is not None):
         raise UnsupportedError(
             "an engine over several devices is simulated for a card of the table, with prices from counts",
-            seen=f"tp {degrees.tp}, pp {degrees.pp}, ep {degrees.ep}",
+            seen=f"tp {degrees.tp}, pp {degrees.pp}, ep {degrees.ep}, cp {degrees.cp}",
             fix="name a --device, and leave --calibration out",
         )
     spec, files = _model(config)
@@ -93,10 +94,14 @@ def simulated_engine(
     held_as = config.cache.kv_dtype(dtype)
     held = kv_format(held_as, spec)
     knobs = resolve_knobs(config, own, device, dtype_bytes=DTYPE_BYTES[dtype], kv=held)
-    groups = plan_kv_groups(own, config.cache.block_size, held.element_bytes, held.scale_bytes)
+    # A context parallel rank has its part of every block
+    groups = tuple(
+        msgspec.structs.replace(group, bytes_per_block=ceil_div(group.bytes_per_block, degrees.cp))
+        for group in plan_kv_groups(own, config.cache.block_size, held.element_bytes, held.scale_bytes)
+    )
     workspace = step_workspace(
         own,
-        num_tokens=knobs.max_num_batched_tokens,
+        num_tokens=ceil_div(knobs.max_num_batched_tokens, degrees.cp),
         num_rows=knobs.max_num_seqs,
         dtype_bytes=DTYPE_BYTES[dtype],
         num_groups=len(groups),
@@ -113,32 +118,30 @@ def simulated_engine(
         weights_in_place=False,
     )
     if divided:
-        largest = max(degrees.tp, degrees.ep)
-        asked = msgspec.structs.replace(asked, communication_bytes=COMMUNICATION_BYTES.get(largest, MOST_COMMUNICATION))
+        buffers = COMMUNICATION_BYTES.get(max(degrees.tp, degrees.ep, degrees.cp), MOST_COMMUNICATION)
+        if degrees.cp > 1:  # keys of one layer that come, and those that are worked on
+            buffers += round(2 * knobs.max_model_len * kv_bytes_per_token(groups) / own.num_layers)
+        asked = msgspec.structs.replace(asked, communication_bytes=buffers)
     memory = plan_memory(asked, workspace)
     layout = KVLayout(groups=groups, num_blocks=memory.num_blocks * degrees.ep, dtype=held_as)
-    timed = None
+    timed, cost = None, None
     if calibration is not None:
         timed = load_calibration(calibration)
         _check_calibration(timed.key, config, spec, dtype, layout, device if card is None else None)
     elif card is None:
         timed = timed_here(read_environment().home, config, spec, device, dtype)
     if timed is not None:
-        cost = timed.cost()
         source = f"{len(timed.cells)} sizes of step timed for {timed.key.model} on {timed.key.device}"
         if card is not None:
             source += f", whatever {device.name} would take"
     else:
         source = f"counts over {device.gflops:.4g} GFLOP/s and {device.memory_gbps:.4g} GB/s ({device.source})"
-        if divided:
-            assert card is not None
+        if card is not None:
             steps = _layout_steps(
                 spec, DEVICES[card], degrees, dtype, held.sequence_bytes, whole_bytes, expert_imbalance
             )
-            cost = StepCost.from_prior(_Rounds(steps))
-            source += f", {Layout(degrees=degrees)}"
-        else:
-            cost = StepCost.from_prior(step_prior(spec, device, dtype, layout, weight_bytes))
+            cost = RoundPrices(steps)
+            source += f", {Layout(degrees=degrees)}" if divided else ""
     settings = scheduler_settings(config, knobs, memory)
     if degrees.ep > 1:  # every expert group has rows and a cache of its own
         rows = settings.max_num_seqs * degrees.ep
@@ -147,7 +150,7 @@ def simulated_engine(
     replica = ReplicaSpec(settings=settings, layout=layout, prefix_caching=config.cache.enable_prefix_caching)
     return SimulatedEngine(
         replica=replica,
-        cost=cost.frozen(),
+        cost=cost or _prices(timed, step_prior(spec, device, dtype, layout, weight_bytes)),
         spec=spec,
         device=device,
         dtype=dtype,
@@ -159,14 +162,8 @@ def simulated_engine(
     )
 
 
-class _Rounds:
-    """Prices of a divided engine: a round of all its rows."""
-
-    def __init__(self, steps: LayoutSteps) -> None:
-        self._steps = steps
-
-    def step_ms(self, shape: StepShape) -> float:
-        return self._steps.round_ms(shape)
+def _prices(timed: Calibration | None, prior: StepPrior) -> StepCost:
+    return (StepCost.from_prior(prior) if timed is None else timed.cost()).frozen()
 
 
 def _rank(spec: ModelSpec, degrees: Degrees, dtype: str) -> tuple[ModelSpec, int]:

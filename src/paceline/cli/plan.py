@@ -46,6 +46,15 @@ def plan(
     expert_imbalance: Annotated[
         float | None, typer.Option(help="Busiest expert rank over the mean, as measured; left out: 1.2, assumed.")
     ] = None,
+    verify: Annotated[
+        int | None,
+        typer.Option(
+            "--verify",
+            help="Simulate so many of the best layouts, however long it takes; left out: 3, where that is short.",
+            min=0,
+        ),
+    ] = None,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Simulate none: the predicted order stands.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the configuration for `paceline serve --config`.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the plan as one page.")] = None,
     list_known: Annotated[
@@ -81,6 +90,7 @@ def plan(
             acceptance=acceptance,
             draft_ms=draft_ms,
             expert_imbalance=expert_imbalance,
+            verify=0 if no_verify else verify,
         )
         found = make(asked)
         show(console, found)
@@ -100,6 +110,9 @@ def show(console: Console, found: Plan) -> None:
     _table(console, title, words.LAYOUT_COLUMNS, words.layout_rows(found))
     if found.chosen is not None:
         console.print(words.LAYOUT_LEGEND, highlight=False, style="dim")
+    if simulated := words.simulated_rows(found):
+        _table(console, "the best, simulated", words.SIMULATED_COLUMNS, simulated)
+        console.print(words.simulated_legend(found), highlight=False, style="dim")
     _table(console, "layouts that do not fit", ("layout", "why"), words.rejected_rows(found))
     _table(console, "why", ("question", "in numbers", "", "why"), words.step_rows(found))
     _table(console, "speculation", ("rows", "drafts", "gain", "by number of drafts"), words.draft_rows(found))
@@ -130,7 +143,10 @@ def write(found: Plan, out: Path | None, html: Path | None) -> None:
     typer.echo(f"configuration: {out}", err=True)
 
 
-SHORT = ("layout", "chunk", "rows", "good/s", "1 lost", "TTFT p95", "TPOT", "cost/M", "part", "bytes")
+SHORT = (
+    "layout", "chunk", "rows", "good/s", "1 lost", "TTFT p95", "TPOT", "cost/M", "part", "bytes", "offered/s",
+    "in time", "preempted",
+)  # fmt: skip
 
 
 def print_known(console: Console) -> None:

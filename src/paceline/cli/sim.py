@@ -52,6 +52,9 @@ def sim(
     expert_parallel_size: Annotated[
         int, typer.Option(min=1, help="Groups that divide the experts.", rich_help_panel=ENGINE)
     ] = 1,
+    context_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Devices that divide positions and KV cache.", rich_help_panel=ENGINE)
+    ] = 1,
     expert_imbalance: Annotated[
         float, typer.Option(min=1, help="Work of the busiest expert group over the mean.", rich_help_panel=ENGINE)
     ] = 1.2,
@@ -160,7 +163,9 @@ def sim(
             load_config(config, flags),
             card=device,
             calibration=calibration,
-            degrees=degrees_of(tensor_parallel_size, pipeline_parallel_size, expert_parallel_size),
+            degrees=degrees_of(
+                tensor_parallel_size, pipeline_parallel_size, expert_parallel_size, context_parallel_size
+            ),
             expert_imbalance=expert_imbalance,
         )
         if speculative:

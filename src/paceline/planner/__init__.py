@@ -3,12 +3,12 @@
     make_plan(question)    every layout judged, the best chosen, the walk with its inequalities, the memory ledger
     Question               a model, devices, requests, targets, a price
     CARDS, DEVICES         models and devices that can be planned for without having them
+    Verify                 a second opinion on the best candidates, of whoever has a simulator; `verify` ranks by it
     config_text(...)       the chosen configuration as a file for `paceline serve --config`
     lint/                  rules about configurations and runs, a package of its own
 
 Step times come from `cost`, memory from the ledger that engines start with; nothing is measured here. Pure: no clock,
-no file, no torch. Imports contracts, config, cost. A second opinion on the best candidates has one seam, `Verify`: this
-version has a simulator (`paceline.sim`) and does not join the two.
+no file, no torch. Imports contracts, config, cost; never the simulator, which `assemble.plan_verify` brings.
 """
 
 from __future__ import annotations

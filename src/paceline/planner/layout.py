@@ -1,6 +1,7 @@
 """How a model may lie over devices: the degrees of one replica, replicas of it, and where a group leaves its node.
 
-Ranks of a replica are numbered with tensor parallel innermost, then experts, then stages: what talks most sits closest.
+Ranks of a replica are numbered with tensor parallel innermost, then context, experts and stages: what talks most sits
+closest. The search has no context parallel layouts; prices have.
 """
 
 from __future__ import annotations
@@ -48,13 +49,18 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         d = self.degrees
         return {
             "tp": d.tp > per_node,
-            "ep": d.ep > 1 and d.tp * d.ep > per_node,
+            "cp": d.cp > 1 and d.tp * d.cp > per_node,
+            "ep": d.ep > 1 and d.tp * d.cp * d.ep > per_node,
             "pp": d.pp > 1 and d.num_ranks > per_node,
         }
 
     def __str__(self) -> str:
         d = self.degrees
-        parts = [f"{name.upper()}{value}" for name, value in (("tp", d.tp), ("ep", d.ep), ("pp", d.pp)) if value > 1]
+        parts = [
+            f"{name.upper()}{value}"
+            for name, value in (("tp", d.tp), ("cp", d.cp), ("ep", d.ep), ("pp", d.pp))
+            if value > 1
+        ]
         whole = " ".join(parts) or "one device"
         return whole if self.replicas == 1 else f"{self.replicas} x ({whole})" if parts else f"DP{self.replicas}"
 

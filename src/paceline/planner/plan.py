@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from paceline.planner.ledger import RankMemory, rank_memory
 from paceline.planner.question import Question
-from paceline.planner.search import Candidate, Search, Verify, bounds, layout_steps, search
+from paceline.planner.search import Candidate, Search, Verify, bounds, layout_steps, rank, search
 from paceline.planner.speculation import DraftChoice, choose_drafts
 from paceline.planner.steady import Replica
+from paceline.planner.verify import in_words, is_ahead
 from paceline.planner.walk import Step, walk
 
 SPREAD = 2.0  # standard deviations of a Poisson count that rows are given beyond their mean
@@ -36,10 +37,12 @@ def make_plan(
     acceptance: Sequence[float] | None = None,
     draft_ms: float = 0.0,
     verify: Verify | None = None,
+    num_verified: int = 3,
 ) -> Plan:
     """Search, choose and explain. `acceptance`: tokens per step for 1, 2, ... drafts, as measured; `draft_ms`: one step
-    of the drafter. Raises ConfigError for a question that no layout could answer."""
-    found = search(question, verify=verify)
+    of the drafter. `verify`: who judges the best `num_verified` candidates again. Raises ConfigError for a question
+    that no layout could answer."""
+    found = search(question, verify=verify, num_verified=num_verified)
     steps = walk(question, found)
     chosen = found.chosen
     if chosen is None:
@@ -54,7 +57,7 @@ def make_plan(
         memory=memory,
         frontier=frontier(question, chosen),
         drafts=() if acceptance is None else drafts(question, chosen, acceptance, draft_ms),
-        notes=_notes(question, chosen, memory),
+        notes=(*_notes(question, chosen, memory), *_words_on_order(question, found, chosen)),
     )
 
 
@@ -125,3 +128,25 @@ def _notes(question: Question, chosen: Candidate, memory: RankMemory) -> tuple[s
     if chosen.layout.degrees.ep > 1:
         notes.append(f"assumed: the busiest expert rank has {question.expert_imbalance:g} times the mean load")
     return tuple(notes)
+
+
+def _words_on_order(question: Question, found: Search, chosen: Candidate) -> list[str]:
+    """What simulation changed about the best, or does not confirm."""
+    if chosen.simulated is None:
+        return []
+    words = [
+        f"{other.layout} was predicted to be better than {chosen.layout}; simulated, {in_words(other.simulated)}"
+        for other in found.candidates
+        if other.simulated is not None
+        and rank(question, other) < rank(question, chosen)
+        and is_ahead(question, chosen, other)
+    ]
+    if chosen.simulated.met and len(chosen.simulated.loads) > 1:
+        first, carried = chosen.simulated.first, chosen.simulated.carried
+        words.append(
+            f"the simulator confirms {carried.rate_rps:.3g} requests/s: at {first.rate_rps:.3g}, "
+            f"{first.attainment:.0%} are in time where {first.expected.attainment:.0%} were predicted"
+        )
+    elif not chosen.simulated.met:
+        words.append(f"the simulator does not confirm {chosen.layout}: {in_words(chosen.simulated)}")
+    return words

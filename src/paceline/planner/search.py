@@ -23,6 +23,7 @@ from paceline.planner.ledger import RankMemory, fullest_share, rank_memory
 from paceline.planner.question import Question
 from paceline.planner.steady import Operating, Replica
 from paceline.planner.step import LayoutSteps, layout_prior
+from paceline.planner.verify import Simulated, in_simulated_order
 
 CHUNKS = {"cuda": (256, 512, 1024, 2048, 4096, 8192), "cpu": (32, 64, 128, 256, 512)}
 MAX_CHUNK_SHARE = 4  # a chunk is at most so many times the longest prompt
@@ -45,6 +46,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier = "first principles"
     cost_per_million: float | None = None  # good output tokens, in the currency of the price
     num_devices: int = 0
+    simulated: Simulated | None = None  # a second opinion, for the best few
 
     @property
     def fits(self) -> bool:
@@ -52,7 +54,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verify = Callable[[Question, Sequence[Candidate]], Sequence[Candidate]]
-"""A second opinion on the best candidates, best first: gives them back, in its own order and with its own numbers."""
+"""A second opinion on the best candidates, best first: gives them back, each with what was `simulated`, and may add
+others that it came upon."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +74,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search(question: Question, *, verify: Verify | None = None, num_verified: int = 3) -> Search:
-    """Judge every layout of the fleet. `verify` (a simulator, say) judges the best few again."""
+    """Judge every layout of the fleet. `verify` (a simulator, say) judges the best `num_verified` again, and where it
+    clearly ranks them otherwise its order wins."""
     question.check()
     found: list[Candidate] = []
     judged = 0
@@ -83,7 +87,9 @@ def search(question: Question, *, verify: Verify | None = None, num_verified: in
     ranked = sorted(found, key=lambda c: rank(question, c))
     if verify is not None:
         best = [c for c in ranked if c.fits][:num_verified]
-        ranked = [*verify(question, best), *(c for c in ranked if c not in best)]
+        again = sorted(verify(question, best), key=lambda c: rank(question, c))
+        again = in_simulated_order(question, again)
+        ranked = [*again, *(c for c in ranked if c not in best)]
     return Search(candidates=tuple(ranked), num_judged=judged)
 
 
@@ -155,13 +161,29 @@ def judge(question: Question, layout: Layout, chunk: int, make_steps: Callable[[
     return _loaded(question, msgspec.structs.replace(rejected, capacity=capacity), replica, steps)
 
 
-def _loaded(question: Question, candidate: Candidate, replica: Replica, steps: LayoutSteps) -> Candidate:
-    """The candidate at the asked rate, with as many replicas as that takes, or at capacity with all of them."""
+def one_more(question: Question, candidate: Candidate) -> Candidate | None:
+    """The candidate with a replica more than the asked rate seemed to take; None: it has all there are."""
+    assert candidate.memory is not None
+    layout = candidate.layout
+    room = question.fleet.num_devices // layout.degrees.num_ranks
+    if question.traffic.rate_rps is None or layout.replicas >= room:
+        return None
+    steps = layout_steps(question, layout)
+    replica = Replica(steps, question.traffic, question.slo, seats=candidate.memory.seats, chunk=candidate.chunk)
+    whole = msgspec.structs.replace(candidate, layout=Layout(degrees=layout.degrees, replicas=room), simulated=None)
+    return _loaded(question, whole, replica, steps, least=layout.replicas + 1)
+
+
+def _loaded(
+    question: Question, candidate: Candidate, replica: Replica, steps: LayoutSteps, *, least: int = 1
+) -> Candidate:
+    """The candidate at the asked rate, with as many replicas as that takes and at `least` so many, or at capacity with
+    all of them."""
     capacity, layout, asked = candidate.capacity, candidate.layout, question.traffic.rate_rps
     assert capacity is not None
     operating = capacity
     if asked is not None:
-        needed = max(1, math.ceil(asked / capacity.rate_rps - 1e-9))
+        needed = max(least, math.ceil(asked / capacity.rate_rps - 1e-9))
         layout = msgspec.structs.replace(layout, replicas=min(layout.replicas, needed))
         operating = replica.at_rate(min(asked / layout.replicas, capacity.rate_rps)) or capacity
     all_rps = layout.replicas * capacity.goodput_rps

@@ -6,6 +6,7 @@ from paceline.config import EngineConfig
 from paceline.errors import UnsupportedError
 from paceline.planner.question import Question
 from paceline.planner.search import Candidate
+from paceline.planner.verify import in_words
 
 BUILT = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")  # families an engine builds
 SECTIONS = {
@@ -52,8 +53,10 @@ def config_text(question: Question, candidate: Candidate, config: EngineConfig) 
         f"# paceline plan: {question.spec.name} on {question.card.spec.name}{start}",
         f"# expected ({candidate.tier}): {candidate.goodput_rps:.3g} good requests/s, TTFT p95 "
         f"{operating.ttft_p95_s:.3g} s, TPOT {operating.step_ms:.3g} ms",
-        f'profile = "{config.profile}"',
     ]
+    if candidate.simulated is not None:
+        lines.append(f"# simulated: {in_words(candidate.simulated)}")
+    lines.append(f'profile = "{config.profile}"')
     for section, names in SECTIONS.items():
         holder = getattr(config, section)
         lines += ["", f"[{section}]"]

@@ -69,6 +69,10 @@ class Replica:
         self.prompts: Floats = traffic.input_tokens * (1 - traffic.cached_share)  # tokens really computed
         self.behind = traffic.mean_input * traffic.cached_share
         self.chunk = chunk
+        self._mean_prompt = float(self.prompts.mean())
+        self._longest_prompt = float(self.prompts.max())
+        # What a chunk is behind, on average over chunks
+        self._middle = self.behind + float((self.prompts**2).sum() / self.prompts.sum()) / 2
         self._rows_for_tpot = self._most_rows()
 
     def at_rows(self, rows: float, *, quantiles: bool = True) -> Operating | None:
@@ -76,13 +80,13 @@ class Replica:
         seen = rows + 1
         decode = self._between(seen, self._decode)
         near = self._between(seen, lambda n: self._mixed(n, self.behind))
-        depth = float(self.prompts.max()) / 2
+        depth = self._longest_prompt / 2
         far = self._between(seen, lambda n: self._mixed(n, self.behind + depth))
         per_chunk = near + (far - near) * self.prompts / (2 * depth)  # [num_inputs]
         chunks = self.prompts / self.chunk
         # A prompt below one chunk takes a part of one; others fill the rest
         served = np.where(chunks < 1, decode + (near - decode) * chunks, chunks * per_chunk)
-        share = rows * float(self.prompts.mean()) / (self.traffic.mean_output * self.chunk * self.steps.num_servers)
+        share = rows * self._mean_prompt / (self.traffic.mean_output * self.chunk * self.steps.num_servers)
         if share > FULLEST:
             return None
         mixed = float((chunks * per_chunk).sum() / chunks.sum())
@@ -169,15 +173,14 @@ class Replica:
         return low
 
     def _mean_step(self, rows: int) -> float:
-        share = rows * float(self.prompts.mean()) / (self.traffic.mean_output * self.chunk * self.steps.num_servers)
+        share = rows * self._mean_prompt / (self.traffic.mean_output * self.chunk * self.steps.num_servers)
         share = min(share, 1.0)
-        middle = self.behind + float((self.prompts**2).sum() / self.prompts.sum()) / 2
-        mixed = self._between(rows, lambda n: self._mixed(n, middle))
+        mixed = self._between(rows, lambda n: self._mixed(n, self._middle))
         return share * mixed + (1 - share) * self._between(rows, self._decode)
 
     def _fullest(self, rows: float) -> Operating | None:
         """The most loaded steady state with at most `rows`."""
-        full = FULLEST * self.traffic.mean_output * self.chunk * self.steps.num_servers / float(self.prompts.mean())
+        full = FULLEST * self.traffic.mean_output * self.chunk * self.steps.num_servers / self._mean_prompt
         return self.at_rows(min(rows, full * (1 - 1e-9)), quantiles=False)
 
 

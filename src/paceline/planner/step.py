@@ -122,7 +122,12 @@ class LayoutSteps:
         return max(1, ceil(num_rows / self.stages))
 
 
-PARTS = {"tp": "tensor_parallel", "ep": "experts", "pp": "pipeline"}  # of a step, that each axis talks in
+PARTS = {
+    "tp": "tensor_parallel",
+    "cp": "context",
+    "ep": "experts",
+    "pp": "pipeline",
+}  # of a step, that each axis talks in
 
 
 class _Moved:
@@ -153,7 +158,7 @@ def layout_prior(
     """Steps of a layout from published rates. `weight_bytes`: of the whole model."""
     device = _at_rate(card, weights)
     degrees = layout.degrees
-    busiest = max(degrees.tp, degrees.ep)  # of the groups that reduce or exchange
+    busiest = max(degrees.tp, degrees.ep, degrees.cp)  # of the groups that reduce or exchange
     options = {
         "weight_bytes": weight_bytes,
         "dtype_bytes": dtype_bytes,

@@ -44,11 +44,11 @@ class Traffic:
             raise ConfigError("the variation of gaps must be 0 or more", seen=self.arrival_cv)
         object.__setattr__(self, "longest", int(np.ceil(self.input_tokens.max() + self.output_tokens.max())))
 
-    @property
+    @cached_property
     def mean_input(self) -> float:
         return float(self.input_tokens.mean())
 
-    @property
+    @cached_property
     def mean_output(self) -> float:
         return float(self.output_tokens.mean())
 

@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from paceline.cost.features import decode_shape
+from paceline.cost.context import rank_pairs
+from paceline.cost.features import decode_shape, prefill_shape
 from paceline.cost.memory import format_bytes
 from paceline.cost.prior import StepPrior
+from paceline.errors import UnsupportedError
 from paceline.planner.layout import Layout
 from paceline.planner.question import Question
-from paceline.planner.search import Candidate, Search, kv_dtype_bytes, layout_steps
+from paceline.planner.search import Candidate, Search, layout_steps
 from paceline.planner.split import Split, best_split
 from paceline.planner.steady import Replica
 
@@ -155,28 +157,54 @@ def experts(question: Question, found: Search) -> Step:
 
 
 def context_parallel(question: Question, found: Search) -> Step:
-    """Never taken: the search has no such layouts. It says whether long prompts ask for one."""
-    name, spec, card = "context parallel", question.spec, question.card
-    chosen = found.chosen
+    """Would long prompts be in time with their positions divided? Priced, and never taken: no engine of this version is
+    divided so."""
+    name, chosen = "context parallel", found.chosen
     if question.fleet.num_devices == 1:
         return Step(name=name, inequality="1 device", holds=False, why="there is nothing to divide over")
-    if chosen is None or chosen.capacity is None or spec.latent is not None:
-        return Step(name=name, inequality="not priced for this model", holds=False, why="the search has no such layout")
-    longest = float(question.traffic.input_tokens.max())
-    replica = _replica(question, chosen)
-    alone = replica.at_rows(0.0)
-    heads = spec.num_kv_heads / spec.num_heads
-    flops, link = card.rate(question.kept.weights) * 1e9, card.link_gbps * 1e9
-    hidden = heads * kv_dtype_bytes(question) * flops / (2 * link)
-    target = question.slo.ttft_s
+    if chosen is None:  # too slow, perhaps: the smallest layout that memory holds
+        held = [c for c in found.candidates if c.memory is not None and c.memory.seats]
+        chosen = min(held, key=lambda c: c.layout.degrees.num_ranks, default=None)
+    if chosen is None:
+        return Step(name=name, inequality="no layout fits", holds=False, why="there is nothing to divide")
+    alone, target = _replica(question, chosen).at_rows(0.0), question.slo.ttft_s
     worst = float("nan") if alone is None else alone.ttft_p95_s
     late = target is not None and worst > target
+    words = f"TTFT p95 without load {worst:.3g} s {'>' if late else '<='} {target or float('inf'):g} s"
+    longest = int(question.traffic.input_tokens.max())
+    try:
+        ranks, (single, divided) = _divided_prompt(question, chosen, longest)
+    except UnsupportedError as error:
+        return Step(name=name, inequality=f"{words}; {error.message}", holds=False, why="not possible here")
+    if ranks == 1:
+        words += "; the layout leaves no device to divide over"
+        return Step(name=name, inequality=words, holds=False, why="a replica has all devices")
+    pairs = rank_pairs(longest, 0, ranks, zigzag=False)
     inequality = (
-        f"TTFT p95 without load {worst:.3g} s {'>' if late else '<='} {target or float('inf'):g} s; a ring hides its "
-        f"transfers when a rank has {hidden:.0f} tokens or more, the longest prompt has {longest:.0f}"
+        f"{words}; the longest prompt, {longest} tokens in one chunk: {_span(single)}, over CP{ranks} "
+        f"{_span(divided)}, {single / divided:.3g} times as fast on {ranks} times the devices (zig-zag: all ranks "
+        f"alike; in order the last has {ranks * max(pairs) / sum(pairs):.3g} times the mean)"
     )
-    why = "not in this search: see what a longer context costs with `paceline bench`" if late else "prompts are in time"
+    why = "prompts are in time"
+    if late:
+        why = "no engine of this version is divided so; see `paceline sim --context-parallel-size`"
     return Step(name=name, inequality=inequality, holds=False, why=why)
+
+
+def _span(ms: float) -> str:
+    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1e3:.3g} s"
+
+
+def _divided_prompt(question: Question, candidate: Candidate, num_tokens: int) -> tuple[int, tuple[float, float]]:
+    """The most ranks that a node (or the fleet, for a layout over nodes) has devices for, in place of each of the
+    layout's, and milliseconds of a prompt in one chunk on the layout as it is and so divided."""
+    degrees, fleet = candidate.layout.degrees, question.fleet
+    room = fleet.per_node if degrees.num_ranks <= fleet.per_node else fleet.num_devices
+    ranks = room // degrees.num_ranks
+    over = Layout(degrees=msgspec.structs.replace(degrees, cp=ranks))
+    shape = prefill_shape(num_tokens)
+    single, divided = (layout_steps(question, each).round_ms(shape) for each in (Layout(degrees=degrees), over))
+    return ranks, (single, divided)
 
 
 def split(question: Question, found: Search) -> Step:

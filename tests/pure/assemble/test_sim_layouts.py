@@ -10,7 +10,7 @@ from paceline.assemble.sim import Simulated, is_met, load_workload, scale_up_bud
 from paceline.assemble.sim_engine import SimulatedEngine
 from paceline.config import load_config
 from paceline.contracts.ports import StepShape
-from paceline.cost import decode_shape, prefill_shape
+from paceline.cost import decode_shape, joined, prefill_shape
 from paceline.cost.prior import Degrees
 from paceline.errors import ConfigError, UnsupportedError
 from paceline.lab.metrics import compute
@@ -76,11 +76,13 @@ def test_expert_parallel_pays_for_its_busiest_group_and_holds_more() -> None:
     assert even.replica.settings.max_num_seqs % 4 == 0
 
 
-def test_prices_fitted_to_rounds_are_those_of_the_rounds() -> None:
+def test_prices_are_those_of_the_rounds() -> None:
+    """Of a round with decodes and a chunk too, whose micro-batches share the chunk."""
     simulated = engine("llama-3.1-70b", tp=2, pp=4)
     exact = steps("llama-3.1-70b", tp=2, pp=4)
-    for shape in (decode(1), decode(8), decode(32), decode(128), prefill_shape(512), prefill_shape(2048, 4096)):
-        assert simulated.cost.step_ms(shape) == pytest.approx(exact.round_ms(shape), rel=0.06)
+    both = joined(decode(64), prefill_shape(1024, 500))
+    for shape in (decode(1), decode(32), decode(128), prefill_shape(512), prefill_shape(2048, 4096), both):
+        assert simulated.cost.step_ms(shape) == pytest.approx(exact.round_ms(shape), rel=2e-3)
 
 
 def run(each: SimulatedEngine, **options: Any) -> Simulated:
@@ -138,3 +140,22 @@ def test_the_scale_up_budget_lies_between_what_is_met_and_what_is_not() -> None:
     assert seen[longest] is True
     with pytest.raises(ConfigError, match="whatever the cold start"):
         scale_up_budget(lambda s: simulate(each, spec, cold_start_s=s), 60.0)
+
+
+def test_a_long_prompt_is_divided_over_context_parallel_devices() -> None:
+    """TTFT of one long prompt falls, nearly by the number of devices, and the cache holds all that is useful."""
+    long = {"model": "llama-3.1-8b", "prefill_chunk_tokens": 65_536, "max_num_batched_tokens": 65_600}
+    one, four = (simulated_engine(load_config(None, long), card="h100-sxm", degrees=Degrees(cp=cp)) for cp in (1, 4))
+    assert "KV holds" in one.memory.notes[0]  # and more would be of use
+    assert 2.5 * one.memory.num_blocks < four.memory.num_blocks
+    assert not four.memory.notes
+    assert four.kv_bytes_per_token == pytest.approx(one.kv_bytes_per_token / 4)
+    prompt = load_spec(
+        {
+            "duration_s": 60.0, "max_model_len": 131_072,
+            "stream": [{"arrival": {"kind": "closed", "slots": 1, "requests": 6}, "input": 60_000, "output": 8}],
+        }
+    )  # fmt: skip
+    alone, divided = (p50(simulate(each, prompt), "ttft") for each in (one, four))
+    assert alone / 4 < divided < alone / 2.5
+    assert four.cost_source.endswith("CP4")

@@ -30,19 +30,33 @@ def test_the_answer_the_tables_and_the_files(tmp_path):
         "--acceptance", "1.9,2.7", "--out", str(out), "--html", str(html),
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    for words in ("DP2", "TP2", "weights", "not taken", "1 lost", "note:", "good requests/s", "speculation"):
+    for words in ("DP2", "TP2", "weights", "not taken", "1 lost", "note:", "good requests/s", "speculation", "in time"):
         assert words in done.output
+    assert "# simulated: " in out.read_text()
     assert load_config(out).model.max_model_len == 16 * -(-load_config(out).model.max_model_len // 16)
     page = html.read_text()
     assert "Why this layout" in page
+    assert "predicted / simulated" in page
     assert 'id="memory"' in page or '"memory"' in page
     assert "max_num_batched_tokens" in page
     assert not re.search(r'(?:src|href)="https?://', page)
 
 
+def test_the_best_are_simulated_unless_that_is_not_wanted():
+    asked = [*CARD, "--input", "200", "--output", "50"]
+    plain, one = run(*asked, "--no-verify"), run(*asked, "--verify", "1")
+    assert plain.exit_code == one.exit_code == 0, one.output
+    assert "imulated" not in plain.output
+    words = " ".join(one.output.split())
+    assert "the best, simulated" in words
+    assert "300 requests of one replica" in words
+    assert re.search(r"Simulated at [\d.]+ requests/s: [\d.]+% in time", words)
+    assert make(Asked(model="llama-3.1-8b", device="h100-sxm", verify=0)).chosen.simulated is None
+
+
 def test_a_rate_and_a_plan_that_cannot_be_served(tmp_path):
     done = run("--model", "llama-3.1-70b", "--device", "h100-sxm", "--devices", "8", "--slo", "ttft=2s,tpot=60ms",
-               "--rate", "2", "--input", "60", "--out", str(tmp_path / "serve.toml"),
+               "--rate", "2", "--input", "60", "--no-verify", "--out", str(tmp_path / "serve.toml"),
                "--html", str(tmp_path / "plan.html"))  # fmt: skip
     assert done.exit_code == 2, done.output
     assert "no file for this plan" in done.output

@@ -139,10 +139,14 @@ def test_prefill_and_decode_apart_say_what_the_links_did(tmp_path: Path) -> None
 
 def test_an_engine_may_be_divided_over_devices(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    code, text = sim("--tensor-parallel-size", "2", "--num-requests", "5", "--out", str(out))
+    code, text = sim(
+        "--tensor-parallel-size", "2", "--context-parallel-size", "2", "--num-requests", "5", "--out", str(out)
+    )
     assert code == 0, text
-    assert "TP2" in text
-    assert "tp=2" in read_run(out).info.fingerprint["simulation"]["devices_per_replica"]
+    assert "TP2 CP2" in text
+    divided = read_run(out).info.fingerprint["simulation"]["devices_per_replica"]
+    assert "tp=2" in divided
+    assert "cp=2" in divided
 
 
 def test_an_autoscaled_run_keeps_its_history_and_the_report_draws_it(tmp_path: Path) -> None:
