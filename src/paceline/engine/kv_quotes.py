@@ -53,7 +53,8 @@ class Quotes:
     ) -> Quote:
         """See `KVManager.quote`."""
         assert 0 <= fork_tokens <= max_hit_tokens < num_known_tokens
-        pending, tail, num_hit, hits = None, (), 0, self._nothing
+        pending, num_hit, hits = None, 0, self._nothing
+        tail: tuple[int, ...] = ()
         shared = self._fork(fork_from, fork_tokens) if fork_from is not None else None
         if shared is not None:
             hit_tokens, reason = fork_tokens, ""
