@@ -145,7 +145,9 @@ def ask_alone(
     window = extra.get("window")
     lowest = 0 if window is None else max(0, context - window + 1) // size * size
     positions = torch.arange(lowest, len(history))
-    held = history[lowest:].to(case.cache.kv.dtype)
+    held = history[lowest:]
+    if not case.cache.has_scales:  # a cache of 8 bits is written with rounding
+        held = held.to(case.cache.kv.dtype)
     write_kv(held, case.cache, table[positions // size] * size + positions % size)
     case.q.copy_(q)
     with torch.inference_mode():
