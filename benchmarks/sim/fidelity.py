@@ -5,8 +5,8 @@
 One sitting: steps are timed (`paceline calibrate`), a server is started, then each cell is loaded at shares of what the
 machine could carry, with the same plan that is simulated from those times. A probe of single requests before and after
 each cell says whether the machine held still; a cell between which it moved by more than 5 % is measured again, twice
-at most, and then marked. Compared are, of one cell at one load: the median over its requests of |simulated / measured - 1|
-for TPOT and end to end, and the two runs' TTFT p50 and p95. A measured TTFT includes client, network and server.
+at most, and then marked. Compared are, of one cell at one load: the median over its requests of |simulated / measured
+- 1| for TPOT and end to end, and the two runs' TTFT p50 and p95. A measured TTFT includes client, network and server.
 
 Goals: TPOT and end to end 8 %, TTFT p50 15 % and p95 25 %, in the median over cells.
 """

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from paceline.lab.workload import TargetSize
 
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
-WINDOW_S = 14.0  # measured part of a point
+WINDOW_S = 11.0  # measured part of a point
 DECODE_AT_ONCE = 4
-RATES = (0.6, 1.15)  # offered, as parts of what the machine could carry without a cache: within it, and beyond
+RATES = (0.45, 0.7)  # offered, as parts of an estimate of what the machine could carry without a cache
 BASE: dict[str, Any] = {  # the unloaded times are this configuration's too
     "max_num_seqs": 4,  # on a CPU a full batch of more rows would miss the TPOT target by itself
     "max_model_len": 2048,
@@ -31,7 +31,7 @@ BASE: dict[str, Any] = {  # the unloaded times are this configuration's too
     "enable_prefix_caching": False,
 }
 TEXTS = "ladder_texts.txt"  # beside the spec
-OWN, OUTPUT = (16, 48), (64, 128)  # tokens of a question and of its answer
+OWN, OUTPUT = (16, 48), (32, 64)  # tokens of a question and of its answer
 LEAST_SHARED, MOST_SHARED = 128, 1536  # tokens of a system prompt; half of the questions stand behind one
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.demo_ladder import BASE, LEAST_SHARED, MOST_SHARED, shared_options, shared_tokens, write_ladder
+from paceline.cli.demo_ladder import (
+    BASE,
+    LEAST_SHARED,
+    MOST_SHARED,
+    OUTPUT,
+    OWN,
+    shared_options,
+    shared_tokens,
+    write_ladder,
+)
 from paceline.cli.demo_load import demo_load
 from paceline.cli.demo_report import problems, render, summarise
 from paceline.config import full_table, load_config
@@ -111,8 +120,8 @@ def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(
 @pytest.mark.parametrize(
     ("ttft_s", "tpot_s", "expected"),
     [
-        (0.4, 0.02, 128),  # prompts are dear: an answer's share of decoding is worth 152 tokens, in steps of 64
-        (0.06, 0.01, 512),  # 0.24 s of decoding at 0.47 ms a token
+        (0.2, 0.02, 128),  # prompts are dear: an answer's share of decoding is worth 150 tokens, in steps of 64
+        (0.06, 0.01, 256),  # 0.12 s of decoding at 0.47 ms a token
         (2.0, 0.01, LEAST_SHARED),
         (0.01, 0.05, MOST_SHARED),
     ],
@@ -120,4 +129,4 @@ def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(
 def test_the_shared_prompt_is_worth_an_answer_on_any_machine(ttft_s: float, tpot_s: float, expected: int) -> None:
     size = TargetSize(ttft_s=ttft_s, ttft_tokens=128, tpot_s=tpot_s, parallel=4.0, max_model_len=2048)
     assert shared_tokens(size) == expected
-    assert expected + 48 + 128 < BASE["max_model_len"]
+    assert expected + OWN[1] + OUTPUT[1] < BASE["max_model_len"]
