@@ -33,8 +33,9 @@ from paceline.assemble.sim import SimulatedEngine, simulate, simulated_engine
 from paceline.cli.demo_predict import time_steps
 from paceline.config import load_config
 from paceline.contracts.artefact import RequestRecord, RunInfo
-from paceline.lab.experiment import Launch, OwnedServer, measure, measure_size, paceline_argv
+from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
 from paceline.lab.experiment.figures import samples_of
+from paceline.lab.experiment.measure import measure
 from paceline.lab.load import Target, probe
 from paceline.lab.workload import WorkloadSpec, named, scale
 

@@ -69,7 +69,8 @@ def climb(base: dict[str, Any], report: Path) -> Climbed:
     from paceline.lab.experiment import load_experiment, run_experiment
 
     stop = stop_on_signals()
-    file = write_ladder(sized(base, report), base, report)
+    size, capacity_rps = sized(base, report)
+    file = write_ladder(size, capacity_rps, base, report)
     say("timing steps, to foretell the ladder before it is climbed")
     calibration = time_steps(first_rung(base), report)
     loaded = load_experiment(file)
@@ -86,24 +87,33 @@ def climb(base: dict[str, Any], report: Path) -> Climbed:
     return Climbed(loaded, result, calibration)
 
 
-def sized(base: dict[str, Any], report: Path) -> TargetSize:
-    """How fast an unloaded server of this machine is."""
+def sized(base: dict[str, Any], report: Path) -> tuple[TargetSize, float]:
+    """How fast an unloaded server of this machine is, and how many of the ladder's requests it answers in a second."""
     import asyncio
 
-    from paceline.cli.demo_ladder import first_rung
+    from paceline.cli.demo_ladder import OUTPUT, first_rung, probe_load
     from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
+    from paceline.lab.experiment.measure import MeasureOptions, measure
     from paceline.lab.load import probe
+    from paceline.lab.workload import load_spec
 
     say(f"starting a server to see how fast this machine is (log: {report / 'sizing.log'})")
     launch = Launch(argv=paceline_argv(first_rung(base), ("--no-access-log",)), url="")
     with OwnedServer(launch, report / "sizing.log") as server:
         server.wait_ready()
-        size = measure_size(asyncio.run(probe(server.url)))
+        target = asyncio.run(probe(server.url))
+        size = measure_size(target)
+        options = MeasureOptions(calibrate=False, server_metrics=False, energy=())
+        run = measure(target, load_spec(probe_load(size)), seed=2, out=report / "sizing", options=options)
+    tokens_per_s = run.metrics.output_tokens_per_s.value
+    if not tokens_per_s:
+        raise EngineError("the server answered nothing in time", seen=report / "sizing", fix="see sizing.log beside it")
+    capacity_rps = tokens_per_s / (sum(OUTPUT) / 2)
     say(
         f"unloaded: TTFT {1000 * size.ttft_s:.0f} ms for {size.ttft_tokens} tokens, TPOT {1000 * size.tpot_s:.1f} ms, "
-        f"{size.parallel:.1f} answers at once in the time of one"
+        f"{size.parallel:.1f} answers at once in the time of one; busy: {capacity_rps:.1f} requests/s"
     )
-    return size
+    return size, capacity_rps
 
 
 def serve_it(options: dict[str, Any], report: Path, *, seed: int, rate: float, num_calls: int) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 TTFT_X, TPOT_X = 5.0, 2.0  # targets, as multiples of the unloaded times
 WINDOW_S = 11.0  # measured part of a point
 DECODE_AT_ONCE = 4
-RATES = (0.45, 0.7)  # offered, as parts of an estimate of what the machine could carry without a cache
+RATES = (0.65, 0.9)  # offered, as parts of what four clients drew from a server without a prefix cache
+GROUP, TOGETHER = 3, 0.6  # requests of a stream that come together, and within which part of the time to the next ones
 BASE: dict[str, Any] = {  # the unloaded times are this configuration's too
     "max_num_seqs": 4,  # on a CPU a full batch of more rows would miss the TPOT target by itself
     "max_model_len": 2048,
@@ -35,22 +36,34 @@ OWN, OUTPUT = (16, 48), (32, 64)  # tokens of a question and of its answer
 LEAST_SHARED, MOST_SHARED = 128, 1536  # tokens of a system prompt; half of the questions stand behind one
 
 
-def write_ladder(size: TargetSize, base: Mapping[str, Any], folder: Path) -> Path:
-    """The spec and the texts it names, in `folder`. Returns the spec's path."""
+def probe_load(size: TargetSize) -> dict[str, Any]:
+    """The ladder's requests from as many clients as there are rows, one after another: what the machine carries when it
+    is never idle, the load generator beside it included."""
+    question = {
+        "arrival": {"kind": "closed", "slots": DECODE_AT_ONCE // 2, "requests": 40},
+        "input": dict(zip(("kind", "min", "max"), ("uniform", *OWN), strict=True)),
+        "output": dict(zip(("kind", "min", "max"), ("uniform", *OUTPUT), strict=True)),
+    }
+    prefix = {"groups": 2, "tokens": shared_tokens(size), "zipf": 1.0}
+    return {"duration_s": 6.0, "warmup_s": 1.0, "drain_s": 4.0, "stream": [question, {**question, "prefix": prefix}]}
+
+
+def write_ladder(size: TargetSize, capacity_rps: float, base: Mapping[str, Any], folder: Path) -> Path:
+    """The spec and the texts it names, in `folder`. `capacity_rps`: requests/s under `probe_load`. Returns the spec's
+    path."""
     file = folder / "ladder.toml"
     (folder / TEXTS).write_text(files("paceline.cli").joinpath("specs", TEXTS).read_text(encoding="utf-8"), "utf-8")
-    file.write_text(ladder_spec(size, base, file), "utf-8")
+    file.write_text(ladder_spec(size, capacity_rps, base, file), "utf-8")
     return file
 
 
-def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
+def ladder_spec(size: TargetSize, capacity_rps: float, base: Mapping[str, Any], file: Path) -> str:
     """The spec for a machine of this size as TOML. `base`: options that every configuration shares."""
     shared = shared_tokens(size)
     mean_input = round(sum(OWN) / 2 + shared / 2)
     ttft_s = size.prefill_s(mean_input)
-    # what an engine carries that decodes a few answers at once
-    capacity = 1 / (ttft_s + _decode_share_s(size))
-    rates = [_short(share * capacity) for share in RATES]
+    rates = [_short(share * capacity_rps) for share in RATES]
+    every_s = GROUP / (rates[0] / 2)  # half of the requests are of either stream
     text = files("paceline.cli").joinpath("specs/ladder.toml").read_text()
     return Template(text).substitute(
         file=file.name,
@@ -64,7 +77,9 @@ def ladder_spec(size: TargetSize, base: Mapping[str, Any], file: Path) -> str:
         tpot_s=_short(TPOT_X * size.tpot_s),
         wait_ms=_short(1000 * ttft_s),
         rates=rates,
-        half_rate=_short(rates[0] / 2),
+        group=GROUP,
+        every_s=_short(every_s),
+        spread_s=_short(TOGETHER * every_s),
         target_tokens=mean_input,
         shared_tokens=shared,
         own="min = {}, max = {}".format(*OWN),

@@ -56,7 +56,7 @@ def experiment(model: Path) -> ExperimentResult:
 
 def test_points_are_simulated_with_their_own_requests(tiny_llama: Path, timed: Path, tmp_path: Path) -> None:
     size = TargetSize(ttft_s=0.1, ttft_tokens=128, tpot_s=0.01, parallel=4.0, max_model_len=2048)
-    loaded = load_experiment(write_ladder(size, {"model": str(tiny_llama)}, tmp_path))
+    loaded = load_experiment(write_ladder(size, 3.0, {"model": str(tiny_llama)}, tmp_path))
     result = experiment(tiny_llama)
     found = list(foretell(loaded, result, timed))
     assert [(f.node, f.rate_rps) for f in found] == [("base", 2.0), ("base", 4.0)]

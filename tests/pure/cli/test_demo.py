@@ -101,7 +101,7 @@ def test_every_call_fits_the_served_length() -> None:
 
 def test_the_ladder_is_a_valid_experiment_whose_targets_follow_from_the_machine(tmp_path: Path) -> None:
     size = TargetSize(ttft_s=0.4, ttft_tokens=128, tpot_s=0.02, parallel=4.0, max_model_len=2048)
-    file = write_ladder(size, {"model": "a model", "dtype": "float32"}, tmp_path)
+    file = write_ladder(size, 2.0, {"model": "a model", "dtype": "float32"}, tmp_path)
     mean_input = 32 + shared_tokens(size) // 2
     loaded = load_experiment(file)
     check_experiment(loaded, known_groups={name: option.group for name, option in full_table().items()})
