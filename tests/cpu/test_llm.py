@@ -14,6 +14,8 @@ from paceline import LLM, SamplingParams
 from paceline.config import EngineConfig
 from paceline.contracts.request import FinishReason
 from paceline.errors import ConfigError, EngineError, ModelError, RequestError
+from paceline.runtime.kernels.cpu.native import why_not
+from paceline.runtime.threads import kernel_threads
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 DRAWN = SamplingParams(temperature=1.0, max_tokens=24, ignore_eos=True, seed=7)
@@ -361,3 +363,25 @@ def test_a_closed_engine_says_so(folder: Path) -> None:
         list(stream)
     with pytest.raises(EngineError, match="closed"):
         llm.generate("x", GREEDY)
+
+
+def test_nobody_waits_for_company_offline_unless_asked_to(folder: Path) -> None:
+    with open_llm(folder, profile="batch") as llm:
+        assert llm.knobs.max_wait_ms == 0.0
+    with open_llm(folder, profile="batch", max_wait_ms=5.0) as llm:
+        assert llm.knobs.max_wait_ms == 5.0
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize(("numerics", "inside"), [("fast", (1, 3)), ("reference", (3, 3))])
+def test_around_a_native_step_torch_computes_alone(folder: Path, numerics: str, inside: tuple[int, int]) -> None:
+    before, seen = torch.get_num_threads(), set[tuple[int, int]]()
+    try:
+        with open_llm(folder, numerics=numerics, num_threads=3) as llm:
+            runner = llm._engine.built.core.executor.runner  # type: ignore[attr-defined]
+            runner.watch = lambda *_: seen.add((torch.get_num_threads(), kernel_threads()))
+            text(llm, PROMPTS[0], max_tokens=4)
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {inside}

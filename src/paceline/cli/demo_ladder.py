@@ -41,8 +41,8 @@ def probe_load(size: TargetSize) -> dict[str, Any]:
     is never idle, the load generator beside it included."""
     question = {
         "arrival": {"kind": "closed", "slots": DECODE_AT_ONCE // 2, "requests": 40},
-        "input": dict(zip(("kind", "min", "max"), ("uniform", *OWN), strict=True)),
-        "output": dict(zip(("kind", "min", "max"), ("uniform", *OUTPUT), strict=True)),
+        "input": {"kind": "uniform", "min": OWN[0], "max": OWN[1]},
+        "output": {"kind": "uniform", "min": OUTPUT[0], "max": OUTPUT[1]},
     }
     prefix = {"groups": 2, "tokens": shared_tokens(size), "zipf": 1.0}
     return {"duration_s": 6.0, "warmup_s": 1.0, "drain_s": 4.0, "stream": [question, {**question, "prefix": prefix}]}

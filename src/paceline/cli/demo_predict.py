@@ -102,8 +102,9 @@ def table(foretold: Sequence[Foretold]) -> list[str]:
 
 
 def plan_lines(loaded: Loaded, result: ExperimentResult, calibration: Path, report: Path) -> list[str]:
-    """What the planner would run here for the ladder's requests, prompts and answers of any length up to theirs, beside
-    the best that was measured. The ladder holds its rows few on purpose; a plan chooses them."""
+    """What the planner would run here for requests of the ladder's lengths, beside the best that was measured.
+
+    The ladder holds its rows few on purpose; a plan chooses them."""
     from paceline.assemble.plan import Asked
     from paceline.assemble.plan import plan as make
     from paceline.assemble.plan_words import sentence
@@ -131,9 +132,10 @@ def plan_lines(loaded: Loaded, result: ExperimentResult, calibration: Path, repo
     points = [p for p in result.points_of(best.name) if p.status == "ok"]
     measured = max((p.figures["goodput_rps"].value or 0.0 for p in points), default=0.0)
     lines = [f"plan for this machine: {sentence(found)}"]
-    if found.chosen is not None and found.memory is not None:
+    if found.chosen is not None:
         lines.append(f"  with {found.chosen.chunk} prompt tokens a step, {cached:.0%} of prompt tokens from the cache")
-    return [*lines, f"  measured: {measured:.3g} good requests/s at the ladder's highest rate ({best.name}, 4 rows)"]
+    rows = best.options["max_num_seqs"]
+    return [*lines, f"  measured: {measured:.3g} good requests/s at most ({best.name}, {rows} rows)"]
 
 
 def _apart(foretold: Sequence[Foretold], name: str) -> str:

@@ -18,14 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.contracts.step import RowAdmit, SampleInputs
-from paceline.runtime.kernels.dispatch import pick
+from paceline.runtime.kernels.dispatch import on_logits
 
 
 class TokenCounts:
@@ -135,12 +133,7 @@ class RowRules:
 
 def keep_allowed(logits: torch.Tensor, mask: np.ndarray) -> None:
     """logits [V] that the mask does not allow become -inf; `mask` as in `RowRules.apply`."""
-    _keep_allowed(logits.device.type)(logits, mask)
-
-
-@cache
-def _keep_allowed(device: str) -> Any:
-    return pick("keep_allowed", device, torch.float32, "fast")  # every kernel gives the same bits
+    on_logits("keep_allowed", logits.device.type)(logits, mask)
 
 
 def masks_by_row(inputs: SampleInputs | None) -> dict[int, list[np.ndarray]]:

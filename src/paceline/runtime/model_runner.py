@@ -107,11 +107,13 @@ class ModelRunner:
             at for at, row in enumerate(inputs.draw_row.tolist()) if self.rows.admits[row].sampling.logprobs is not None
         ]
         raw = logits[asked] if asked else logits[:0]
-        bad = ~torch.isfinite(best(logits)[0])
+        # rules hide what was not a number, and may leave nothing; without any, the draw's own look is enough
+        ruled = bool(self.rows.rules or allowed)
+        bad = ~torch.isfinite(best(logits)[0]) if ruled else None
         self._apply_rules(plan, inputs, logits, allowed)
         ids, largest = draw(logits, self.rows.draws(inputs))
-        bad_draws = bad.tolist()
         empty_draws = (~torch.isfinite(largest)).tolist()
+        bad_draws = empty_draws if bad is None else bad.tolist()
         tokens = self._accept(step, ids.tolist(), bad_draws, empty_draws)
         logprobs = self._logprobs(inputs, raw, asked, tokens)
         flat = [token for kept in tokens for token in kept]

@@ -33,14 +33,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.runtime import noise
-from paceline.runtime.kernels.dispatch import pick
+from paceline.runtime.kernels.dispatch import on_logits
 from paceline.runtime.kernels.reference.draws import slabs
 from paceline.runtime.kernels.reference.largest import PIECE, ids_of_pieces
 
@@ -85,14 +83,8 @@ def draw(logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Largest value [S] and its lowest id [S] (int64) of logits [S, V] float32. A row with a NaN has the value NaN."""
-    found: tuple[torch.Tensor, torch.Tensor] = _kernel("largest", logits.device.type)(logits)
+    found: tuple[torch.Tensor, torch.Tensor] = on_logits("largest", logits.device.type)(logits)
     return found
-
-
-@cache
-def _kernel(op: str, device: str) -> Any:
-    """Also under reference numerics: which kernel serves changes no token."""
-    return pick(op, device, torch.float32, "fast")
 
 
 class _Ways:
@@ -104,7 +96,7 @@ class _Ways:
         def column(array: np.ndarray) -> torch.Tensor:
             return torch.from_numpy(array).to(device)[:, None]  # [S, 1]
 
-        _kernel("draw_scale", device.type)(logits, largest, torch.from_numpy(draws.temperature).to(device))
+        on_logits("draw_scale", device.type)(logits, largest, torch.from_numpy(draws.temperature).to(device))
         self.z = logits
         self.vocab_size = logits.shape[1]
         self.top_k, self.top_p = column(draws.top_k), column(draws.top_p)
@@ -113,6 +105,7 @@ class _Ways:
         self.typical_p = draws.typical_p
 
     def narrow(self, token: torch.Tensor, which: np.ndarray) -> None:
+        """From the NARROW largest; sure where the filters keep nothing beyond them."""
         rows = self._rows(which)
         if not len(rows):
             return
@@ -135,10 +128,11 @@ class _Ways:
         token[rows] = found
 
     def dense(self, token: torch.Tensor, which: np.ndarray) -> None:
+        """From the pieces with the highest bounds; sure where the winner is above all other bounds."""
         rows = self._rows(which)
         if not len(rows):
             return
-        bounds = _kernel("draw_bounds", self.z.device.type)(self.z, rows, self.multiplier, self.offset)
+        bounds = on_logits("draw_bounds", self.z.device.type)(self.z, rows, self.multiplier, self.offset)
         pieces = min(PIECES_SCORED, bounds.shape[1])
         top, piece = bounds.topk(min(pieces + 1, bounds.shape[1]), dim=1)
         rest = top[:, pieces] if top.shape[1] > pieces else torch.full_like(top[:, 0], NEVER)
@@ -166,6 +160,7 @@ class _Ways:
                 return
 
     def wide(self, token: torch.Tensor, which: np.ndarray) -> None:
+        """From the whole row, sorted; always sure."""
         for row in np.flatnonzero(which).tolist():
             values, ids = self.z[row].sort(descending=True)
             top_k, top_p = int(self.top_k[row, 0]), float(self.top_p[row, 0])

@@ -152,3 +152,17 @@ def ask_alone(
     case.q.copy_(q)
     with torch.inference_mode():
         return kernel(case.q, case.kv, case.cache, case.metadata, case.params)
+
+
+def check_rows_alone(
+    kernel: Callable[..., torch.Tensor], case: Case, together: torch.Tensor, extra: dict[str, Any], *, parts: int = 3
+) -> None:
+    """Each row alone, in other chunks and other blocks, equals the same row of `together` to the last bit."""
+    counts, contexts = case.metadata.query_lens.tolist(), case.metadata.context_lens
+    rows = zip(contexts, counts, case.q.split(counts), together.split(counts), strict=True)
+    for row, (context, count, queries, expected) in enumerate(rows):
+        size = max(1, count // parts)
+        for at in range(0, count, size):
+            q = queries[at : at + size]
+            got = ask_alone(kernel, case.history[row][: context + at + len(q)], q, extra)
+            assert torch.equal(got, expected[at : at + len(q)]), (row, at)

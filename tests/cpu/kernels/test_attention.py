@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cpu.kernels.cases import Case, ask_alone, make_case, naive
+from tests.cpu.kernels.cases import Case, check_rows_alone, make_case, naive
 
 from paceline.errors import UnsupportedError
 from paceline.runtime.kernels.cpu import native
@@ -90,14 +90,7 @@ def test_bits_depend_on_the_row_alone(kernel: Callable[..., torch.Tensor], extra
     torch.set_num_threads(threads)
     try:
         case = make_case(STEPS["mixed"] + STEPS["beyond one tile"], seed=5, **extra)
-        together = run(kernel, case).split(case.metadata.query_lens.tolist())
-        queries = case.q.split(case.metadata.query_lens.tolist())
-        for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
-            size = max(1, count // 3)
-            for at in range(0, count, size):
-                q = queries[row][at : at + size]
-                got = ask_alone(kernel, case.history[row][: context + at + len(q)], q, extra)
-                assert torch.equal(got, together[row][at : at + len(q)]), (row, at)
+        check_rows_alone(kernel, case, run(kernel, case), extra)
     finally:
         torch.set_num_threads(before)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cpu.kernels.cases import Case, ask_alone, make_case
+from tests.cpu.kernels.cases import Case, ask_alone, check_rows_alone, make_case
 
 from paceline.runtime.kernels.cpu import native
 
@@ -109,14 +109,7 @@ def test_bits_depend_on_the_row_alone(extra: dict[str, Any], threads: int) -> No
     sizes = {"dim": 32, "heads": 9, "kv_heads": 3, "kv_dtype": torch.bfloat16, **extra}
     try:
         case = make(MIXED + EDGES + LONG, seed=5, dim=32, **extra)
-        together = run(case).split(case.metadata.query_lens.tolist())
-        queries = case.q.split(case.metadata.query_lens.tolist())
-        for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
-            size = max(1, count // 3)
-            for at in range(0, count, size):
-                q = queries[row][at : at + size]
-                got = ask_alone(attention, case.history[row][: context + at + len(q)], q, sizes)
-                assert torch.equal(got, together[row][at : at + len(q)]), (row, at)
+        check_rows_alone(attention, case, run(case), sizes)
     finally:
         torch.set_num_threads(before)
 

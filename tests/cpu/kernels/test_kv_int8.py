@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cpu.kernels.cases import Case, ask_alone, make_case, naive
+from tests.cpu.kernels.cases import Case, check_rows_alone, make_case, naive
 from tests.cpu.kernels.test_attention import STEPS, run
 from tests.pure.config.specs import SMOLLM2
 
@@ -159,14 +159,7 @@ def test_queries_of_half_precision(kernel: Callable[..., torch.Tensor], dtype: t
 def test_bits_depend_on_the_row_alone(kernel: Callable[..., torch.Tensor], extra: dict[str, Any]) -> None:
     """Each row alone, in other chunks and other blocks, equals the same row in a mixed batch to the last bit."""
     case = int8_case([*STEPS["mixed"], (250, 20), (600, 1)], seed=5, **extra)
-    together = run(kernel, case).split(case.metadata.query_lens.tolist())
-    queries = case.q.split(case.metadata.query_lens.tolist())
-    for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
-        size = max(1, count // 2)
-        for at in range(0, count, size):
-            q = queries[row][at : at + size]
-            got = ask_alone(kernel, case.history[row][: context + at + len(q)], q, {**extra, "kv_dtype": torch.int8})
-            assert torch.equal(got, together[row][at : at + len(q)]), (row, at)
+    check_rows_alone(kernel, case, run(kernel, case), {**extra, "kv_dtype": torch.int8}, parts=2)
 
 
 @needs_native

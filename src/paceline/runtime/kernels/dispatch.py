@@ -118,7 +118,7 @@ def _bf16_products(op: str, where: str, why: str, dtype: torch.dtype) -> tuple[K
     )
 
 
-def _by_rows(op: str, why: str, *, module: str = "elementwise", levels: tuple[str, ...] = ("avx2", "avx512")) -> Kernel:
+def _by_rows(op: str, why: str, *, module: str = "elementwise", levels: tuple[str, ...] = AVX512) -> Kernel:
     """The native row of an operation on float32 rows."""
     return Kernel(
         op,
@@ -392,3 +392,9 @@ def explain(device: str | torch.device, dtype: torch.dtype, numerics: Numerics) 
                 above.append((row.name, _judge(row, kind, dtype, numerics)))
         lines.append(Explanation(op, chosen.label, _reason(chosen), tuple(above)))
     return lines
+
+
+@cache
+def on_logits(op: str, device: str) -> Any:
+    """`pick` for logits, which are float32: which kernel serves changes no token, so there is one for all numerics."""
+    return pick(op, device, torch.float32, "fast")
