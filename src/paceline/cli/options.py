@@ -1,8 +1,8 @@
 """Options as command-line flags, made from the one option table.
 
 A command decorated with `engine_options` takes every option of the configuration tree, plus `--config FILE`, and those
-of the server if it has a parameter `server`. Only flags that were given reach the configuration; an unknown flag is
-refused by the parser, which names the nearest one.
+of the server if it has a parameter `server`; the model may then stand there without its flag. Only flags that were
+given reach the configuration; an unknown flag is refused by the parser, which names the nearest one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from paceline.config import (
     option_table,
     server_table,
 )
+from paceline.errors import ConfigError
 
 SHORT = {"model": "-m"}
+NAMED = "model_argument"
 TITLES = {
     "": "Engine",
     "model": "Model",
@@ -48,13 +50,18 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         with clean_errors():
             path = given.pop("config_file")
+            named = given.pop(NAMED, None)
             flags = {part: _given(given, table) for part, table in made.items()}
+            if named is not None:
+                flags["config"] = _with_model(flags["config"], named)
             given["config"] = load_config(path, flags["config"])
             if "server" in made:
                 given["server"] = load_server_config(path, flags["server"])
             command(**given)
 
     extra = [_parameter("config_file", Path, "--config", "TOML file of options; flags win over it.", "Engine")]
+    if "server" in made:
+        extra.append(_model_argument())
     extra += [_option_parameter(option) for table in made.values() for option in table.values()]
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__
@@ -62,6 +69,23 @@ def engine_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = merged  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in merged.parameters.items()}
     return run
+
+
+def _model_argument() -> inspect.Parameter:
+    help_text = "The same as --model: an alias, a folder, a .gguf file or a hub id."
+    annotation = Annotated[str | None, typer.Argument(metavar="MODEL", help=help_text, show_default=False)]
+    return inspect.Parameter(NAMED, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _with_model(flags: dict[str, Any], named: str) -> dict[str, Any]:
+    if flags.get("model", named) != named:
+        raise ConfigError(
+            "two models are named",
+            seen=f"{named} and --model {flags['model']}",
+            expected="one",
+            fix="leave one of them out; more models take a server each",
+        )
+    return flags | {"model": named}
 
 
 def _given(given: dict[str, Any], table: dict[str, Option]) -> dict[str, Any]:
