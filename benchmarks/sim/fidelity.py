@@ -1,12 +1,19 @@
 """How near the simulator is to this machine: matrix cells measured on a real server and simulated, request by request.
 
     python benchmarks/sim/fidelity.py [--cells short-short,rag,burst] [--loads 0.4 0.7] [--requests 60] [--out DIR]
+                                      [--learn short-short,long-short,short-long]
 
-One sitting: steps are timed (`paceline calibrate`), a server is started, then each cell is loaded at shares of what the
-machine could carry, with the same plan that is simulated from those times. A probe of single requests before and after
-each cell says whether the machine held still; a cell between which it moved by more than 5 % is measured again, twice
-at most, and then marked. Compared are, of one cell at one load: the median over its requests of |simulated / measured
-- 1| for TPOT and end to end, and the two runs' TTFT p50 and p95. A measured TTFT includes client, network and server.
+One sitting: steps are timed (`paceline calibrate`) and a server is started with a journal. The cells of `--learn` are
+loaded first, and what they show goes into prices (`calibrate --served`): steps with the loop around them and a client
+on the same cores, and what a request takes outside the engine. Then each other cell is loaded at shares of what the
+machine could carry, and the same plan is simulated from those prices and, beside it, from the idle times.
+
+A probe of single requests before and after each cell says whether the machine held still; a cell between which it
+moved by more than 5 % is measured again, twice at most, and then marked. A machine that became slower since prices were
+learnt is slower at everything: prices are multiplied by what the cell's probes took over what those beside learning
+took, which tells nothing of the cell itself. Compared are, of one cell at one load: the median over its requests of
+|simulated / measured - 1| for TPOT and end to end, and the two runs' TTFT p50 and p95. A measured TTFT includes client,
+network and server.
 
 Goals: TPOT and end to end 8 %, TTFT p50 15 % and p95 25 %, in the median over cells.
 """
@@ -22,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,10 +37,12 @@ import httpx
 import msgspec
 import numpy as np
 
+from paceline.assemble.calibrate_served import calibrate_served
 from paceline.assemble.sim import SimulatedEngine, simulate, simulated_engine
 from paceline.cli.demo_predict import time_steps
 from paceline.config import load_config
 from paceline.contracts.artefact import RequestRecord, RunInfo
+from paceline.cost import StepCost
 from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
 from paceline.lab.experiment.figures import samples_of
 from paceline.lab.experiment.measure import measure
@@ -40,10 +50,25 @@ from paceline.lab.load import Target, probe
 from paceline.lab.workload import WorkloadSpec, named, scale
 
 # plain ones: those whose cancellations, timeouts or validity checks the simulator only plans are left out
-CELLS = "short-short,long-short,short-long,prefix-high,prefix-low,rag,steady,burst,multi-turn,tenants"
+CELLS = "prefix-high,prefix-low,rag,steady,burst,multi-turn,tenants"
+LEARN = "short-short,long-short,short-long"
 GOALS = {"tpot": 0.08, "e2e": 0.08, "ttft p50": 0.15, "ttft p95": 0.25}
 MOST_DRIFT, MOST_TRIES = 0.05, 3
 OPTIONS = {"max_num_seqs": 8, "max_model_len": 2048, "max_wait_ms": 0.0}
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """An engine to simulate, and what the probe took when its prices were learnt (None: they are taken as they are)."""
+
+    engine: SimulatedEngine
+    probe_ms: float | None
+
+    def at(self, probe_ms: float) -> SimulatedEngine:
+        cost = self.engine.cost
+        if self.probe_ms is None or not isinstance(cost, StepCost):
+            return self.engine
+        return replace(self.engine, cost=cost.times(probe_ms / self.probe_ms))
 
 
 Run: TypeAlias = tuple[RunInfo, Sequence[RequestRecord]]
@@ -66,9 +91,9 @@ def figures(measured: Run, simulated: Run) -> dict[str, float]:
 
 
 def one_cell(
-    server: OwnedServer, spec: WorkloadSpec, engine: SimulatedEngine, folder: Path, seed: int
-) -> tuple[dict[str, float], float]:
-    """(errors, how far the machine moved) of one cell at one rate."""
+    server: OwnedServer, spec: WorkloadSpec, engines: Sequence[Learnt], folder: Path, seed: int
+) -> tuple[list[dict[str, float]], float]:
+    """(errors of each engine, how far the machine moved) of one cell at one rate."""
     for attempt in range(MOST_TRIES):
         before = asyncio.run(probed(server))
         run = measure(before[0], spec, seed=seed, out=folder / f"{attempt}")
@@ -76,8 +101,11 @@ def one_cell(
         drift = abs(after[1] / before[1] - 1)
         if drift <= MOST_DRIFT:
             break
-    simulated = simulate(engine, spec, seed=seed)
-    return figures((run.info, run.records), (simulated.info, simulated.records)), drift
+    found = []
+    for engine in engines:
+        simulated = simulate(engine.at((before[1] + after[1]) / 2), spec, seed=seed)
+        found.append(figures((run.info, run.records), (simulated.info, simulated.records)))
+    return found, drift
 
 
 async def probed(server: OwnedServer) -> tuple[Target, float]:
@@ -93,10 +121,19 @@ async def probed(server: OwnedServer) -> tuple[Target, float]:
     return target, statistics.median(took)
 
 
+def medians(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(row[key] for row in rows if not math.isnan(row[key])) for key in GOALS}
+
+
+def shown(found: dict[str, float]) -> str:
+    return "  ".join(f"{found[key]:>9.1%}" for key in GOALS)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--cells", default=CELLS)
+    parser.add_argument("--learn", default=LEARN, help="cells that prices are learnt from")
     parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.7], help="of the estimated capacity")
     parser.add_argument("--requests", type=int, default=60, help="of a cell, about")
     parser.add_argument("--seed", type=int, default=0)
@@ -105,22 +142,46 @@ def main() -> None:
     out = how.out or Path(tempfile.mkdtemp(prefix="fidelity-"))
     out.mkdir(parents=True, exist_ok=True)
     options = {"model": how.model, **OPTIONS}
-    calibration = time_steps(options, out)
-    engine = simulated_engine(load_config(flags=dict(options)), calibration=calibration)
-    print(f"{'cell':14} {'load':>5}  " + "  ".join(f"{name:>9}" for name in GOALS) + "   drift", flush=True)
+    timed, journal = time_steps(options, out), out / "server.journal"
+    flags = ("--no-access-log", "--journal", str(journal))
     rows: list[dict[str, float]] = []
-    with OwnedServer(Launch(argv=paceline_argv(options, ("--no-access-log",)), url=""), out / "server.log") as server:
+    idle: list[dict[str, float]] = []
+    with OwnedServer(Launch(argv=paceline_argv(options, flags), url=""), out / "server.log") as server:
         server.wait_ready()
         size = measure_size(asyncio.run(probe(server.url)))
+
+        def spec_of(name: str, load: float) -> WorkloadSpec:
+            (spec,) = named(name, msgspec.structs.replace(size, load=load), num_requests=how.requests)
+            return scale(spec)
+
+        runs, probes = [], []
+        for name in how.learn.split(","):
+            for load in how.loads:
+                runs.append(out / "learn" / name / f"{load:g}")
+                target, took = asyncio.run(probed(server))
+                measure(target, spec_of(name, load), seed=how.seed + 1, out=runs[-1])
+                probes += [took, asyncio.run(probed(server))[1]]
+        served = calibrate_served(timed, [journal], runs, out=out / "served.json")
+        print(f"learnt from {served.served} steps; {served.request_ms:.1f} ms a request outside the engine")
+        print(
+            f"{'cell':14} {'load':>5}  " + "  ".join(f"{name:>9}" for name in GOALS) + "   drift   idle times",
+            flush=True,
+        )
+        config = load_config(flags=dict(options))
+        engines = [
+            Learnt(simulated_engine(config, calibration=out / "served.json"), statistics.mean(probes)),
+            Learnt(simulated_engine(config, calibration=timed), None),
+        ]
         for name in how.cells.split(","):
             for load in how.loads:
-                (spec,) = named(name, msgspec.structs.replace(size, load=load), num_requests=how.requests)
-                found, drift = one_cell(server, scale(spec), engine, out / name / f"{load:g}", how.seed)
+                (found, from_idle), drift = one_cell(
+                    server, spec_of(name, load), engines, out / name / f"{load:g}", how.seed
+                )
                 rows.append(found)
-                shown = "  ".join(f"{found[key]:>9.1%}" for key in GOALS)
-                print(f"{name:14} {load:>5g}  {shown}   {drift:.1%}{' !' if drift > MOST_DRIFT else ''}", flush=True)
-    medians = {key: statistics.median(row[key] for row in rows if not math.isnan(row[key])) for key in GOALS}
-    print(f"{'median':14} {'':>5}  " + "  ".join(f"{medians[key]:>9.1%}" for key in GOALS))
+                idle.append(from_idle)
+                moved = f"{drift:>6.1%}{'!' if drift > MOST_DRIFT else ' '}"
+                print(f"{name:14} {load:>5g}  {shown(found)}  {moved}   {shown(from_idle)}", flush=True)
+    print(f"{'median':14} {'':>5}  {shown(medians(rows))}            {shown(medians(idle))}")
     print(f"{'goal':14} {'':>5}  " + "  ".join(f"{goal:>9.0%}" for goal in GOALS.values()))
     print(f"load average {os.getloadavg()[0]:.1f}; records in {out}", file=sys.stderr)
 

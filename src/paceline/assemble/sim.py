@@ -111,11 +111,12 @@ def simulate(
         raise ConfigError("prefill and decode apart do not scale", seen="both", fix="leave one of them out")
     plan = make_plan(workload, seed=seed)
     records: list[RequestRecord] = []
+    lag_s = engine.request_ms / 1e3
     cluster = make_cluster(
         engine.replica,
         engine.cost,
         plan,
-        on_end=lambda ended: records.append(record_of(ended)),
+        on_end=lambda ended: records.append(record_of(ended, lag_s)),
         num_replicas=num_replicas,
         router=router,
         seed=seed,
@@ -124,6 +125,7 @@ def simulate(
         slos={name: each.slo for name, each in workload.slo.items()},
         macro_steps=macro_steps,
         split=split,
+        lag_s=lag_s,
     )
     elastic = None if scaling is None else Elastic(cluster, scaling)
     totals = cluster.run()

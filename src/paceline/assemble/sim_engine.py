@@ -55,6 +55,7 @@ class SimulatedEngine:
     cost_source: str
     degrees: Degrees = ONE_DEVICE
     kv_bytes_per_token: float = 0.0  # of one rank
+    request_ms: float = 0.0  # of an answer, outside the engine: where a server that served has told
     link: Link | None = None  # of one device to another replica, where a card says so
 
 
@@ -132,6 +133,8 @@ def simulated_engine(
         timed = timed_here(read_environment().home, config, spec, device, dtype)
     if timed is not None:
         source = f"{len(timed.cells)} sizes of step timed for {timed.key.model} on {timed.key.device}"
+        if timed.served:
+            source = f"{timed.served} steps that served {timed.key.model} on {timed.key.device}"
         if card is not None:
             source += f", whatever {device.name} would take"
     else:
@@ -158,6 +161,7 @@ def simulated_engine(
         cost_source=source,
         degrees=degrees,
         kv_bytes_per_token=kv_bytes_per_token(groups),
+        request_ms=0.0 if timed is None else timed.request_ms,
         link=None if card is None else DEVICES[card].network(),
     )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.lab.experiment.spec import Loaded
     from paceline.lab.workload import TargetSize
 
+JOURNAL = "sizing.journal"  # of the server that was sized: its steps foretell the ladder
 QUESTION = "In two sentences: why does a library lend books for four weeks only?"
 
 
@@ -63,7 +64,7 @@ class Climbed(NamedTuple):
 def climb(base: dict[str, Any], report: Path) -> Climbed:
     """Sizes the machine, times its steps, writes the spec, runs it. Raises LabError where nothing could be measured."""
     from paceline.cli.demo_ladder import first_rung, write_ladder
-    from paceline.cli.demo_predict import time_steps
+    from paceline.cli.demo_predict import as_served, time_steps
     from paceline.cli.tune import Lines, signals_as_ever, stop_on_signals
     from paceline.config.options import full_table
     from paceline.lab.experiment import load_experiment, run_experiment
@@ -72,7 +73,7 @@ def climb(base: dict[str, Any], report: Path) -> Climbed:
     size, capacity_rps = sized(base, report)
     file = write_ladder(size, capacity_rps, base, report)
     say("timing steps, to foretell the ladder before it is climbed")
-    calibration = time_steps(first_rung(base), report)
+    calibration = as_served(time_steps(first_rung(base), report), report / JOURNAL, report / "sizing", report)
     loaded = load_experiment(file)
     assert isinstance(loaded.workload, dict), "the ladder's workload stands in its spec"
     slo = loaded.workload["slo"]["default"]
@@ -98,7 +99,8 @@ def sized(base: dict[str, Any], report: Path) -> tuple[TargetSize, float]:
     from paceline.lab.workload import load_spec
 
     say(f"starting a server to see how fast this machine is (log: {report / 'sizing.log'})")
-    launch = Launch(argv=paceline_argv(first_rung(base), ("--no-access-log",)), url="")
+    journal = report / JOURNAL
+    launch = Launch(argv=paceline_argv(first_rung(base), ("--no-access-log", "--journal", str(journal))), url="")
     with OwnedServer(launch, report / "sizing.log") as server:
         server.wait_ready()
         target = asyncio.run(probe(server.url))
@@ -160,7 +162,7 @@ def foretold_lines(climbed: Climbed, report: Path) -> list[str]:
 
     lines = [
         *table(list(foretell(climbed.loaded, climbed.result, climbed.calibration))),
-        "(the same scheduler over steps that were timed before the ladder; other types of numbers were not timed)",
+        "(the same scheduler over steps of the server that was sized before; other types of numbers were not)",
         "",
         *plan_lines(climbed.loaded, climbed.result, climbed.calibration, report),
     ]

@@ -1,7 +1,8 @@
 """The ladder foretold: steps of this machine timed once, then every point simulated with the same requests.
 
-What is simulated is the engine's own scheduler, KV manager and prefix cache over the times of `paceline calibrate`; so
-what the tables set side by side is a prediction that saw none of the ladder's measurements.
+What is simulated is the engine's own scheduler, KV manager and prefix cache over the times of `paceline calibrate`, as
+a server that shares the machine with its client took them before the ladder; so what the tables set side by side is a
+prediction that saw none of the ladder's measurements.
 """
 
 from __future__ import annotations
@@ -49,6 +50,19 @@ def time_steps(options: Mapping[str, Any], report: Path) -> Path:
     if done.returncode:
         raise EngineError("steps could not be timed", seen=f"exit status {done.returncode}", fix=f"see {log}")
     return file
+
+
+def as_served(timed: Path, journal: Path, run: Path, report: Path) -> Path:
+    """The calibration `timed` with the steps that a server took under load, client beside it: in `report` too. As it
+    was where the server took too few."""
+    from paceline.assemble.calibrate_served import calibrate_served
+
+    out = report / "served.json"
+    try:
+        calibrate_served(timed, [journal], [run], out=out)
+    except PacelineError:
+        return timed
+    return out
 
 
 def foretell(loaded: Loaded, result: ExperimentResult, calibration: Path) -> Iterator[Foretold]:

@@ -72,6 +72,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     gflops: float  # of the device, as probed
     memory_gbps: float
     attempts: int = 1  # how often the grid was timed until the machine held still
+    served: int = 0  # steps of a server that served, from which prices and cells are; 0: the grid alone
+    request_ms: float = 0.0  # from client to engine and back, in the median: what a simulated answer is late by
     format: int = FORMAT
 
     @property

@@ -74,6 +74,10 @@ class StepCost:
         """The same prices, which stay."""
         return StepCost(**{**self.prices, "learning": 0.0})  # type: ignore[arg-type]
 
+    def times(self, factor: float) -> StepCost:
+        """One by which every step takes `factor` times as long: a machine that became slower at everything."""
+        return StepCost(**{**self.prices, "scale": tuple(factor * unit for unit in self._fit.scale)})  # type: ignore[arg-type]
+
     @property
     def prices(self) -> Prices:
         """The arguments that make one that knows the same."""

@@ -18,7 +18,7 @@ from paceline.engine.clock import WallClock
 from paceline.engine.decisions import DecisionRing
 from paceline.engine.grammars import Grammars
 from paceline.engine.journal import StepJournal, replay
-from paceline.engine.journal_file import begin_journal, read_journal, replay_file
+from paceline.engine.journal_file import ServedStep, begin_journal, read_journal, replay_file, served_steps
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.loop import EngineCore
 from paceline.engine.scheduler import Scheduler
@@ -33,10 +33,12 @@ __all__ = [
     "KVManager",
     "Scheduler",
     "SchedulerSettings",
+    "ServedStep",
     "StepJournal",
     "WallClock",
     "begin_journal",
     "read_journal",
     "replay",
     "replay_file",
+    "served_steps",
 ]

@@ -20,7 +20,7 @@ import msgspec
 
 from paceline.contracts.ports import ExecutorCaps, Prices
 from paceline.contracts.request import Request
-from paceline.contracts.step import StepResult, decode, encode
+from paceline.contracts.step import StepPlan, StepResult, decode, encode
 from paceline.engine.settings import SchedulerSettings
 from paceline.errors import EngineError
 
@@ -207,8 +207,18 @@ def replay_events(events: Iterable[Event], scheduler: Scheduler) -> Replay:
     """`replay` for events that come one by one and a scheduler that is fresh."""
     digests: list[bytes] = []
     num_events = 0
-    for event in events:
+    for event, _ in replayed(events, scheduler):
         num_events += 1
+        if isinstance(event, Planned) and event.digest:
+            digests.append(event.digest)
+    return Replay(digests=tuple(digests), num_events=num_events)
+
+
+def replayed(events: Iterable[Event], scheduler: Scheduler) -> Iterator[tuple[Event, StepPlan | None]]:
+    """Each event once a fresh scheduler has been fed it, and the plan of those that are plans, empty ones too. Raises
+    EngineError at the first plan that differs."""
+    for event in events:
+        plan = None
         if isinstance(event, Submitted):
             scheduler.add(event.request, event.now)
         elif isinstance(event, Aborted):
@@ -226,9 +236,7 @@ def replay_events(events: Iterable[Event], scheduler: Scheduler) -> Replay:
                     expected=event.digest.hex() or "empty",
                     fix="build the scheduler with the settings, caps and cost model of the recording",
                 )
-            if digest:
-                digests.append(digest)
         elif isinstance(event, Applied):
             scheduler.apply(event.result, event.now)
         scheduler.outputs()
-    return Replay(digests=tuple(digests), num_events=num_events)
+        yield event, plan

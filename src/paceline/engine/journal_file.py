@@ -12,11 +12,23 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from paceline.contracts.ports import CostModel, Prices
-from paceline.engine.journal import Began, Event, Replay, StepJournal, read_stream, replay_events
+from paceline.contracts.ports import CostModel, ExecutorCaps, Prices, StepShape, plan_shape
+from paceline.contracts.step import StepPlan
+from paceline.engine.journal import (
+    Applied,
+    Began,
+    Event,
+    Planned,
+    Replay,
+    StepJournal,
+    read_stream,
+    replay_events,
+    replayed,
+)
 from paceline.engine.kv_manager import KVManager
 from paceline.engine.scheduler import Scheduler
 from paceline.errors import ConfigError, EngineError, PacelineError
@@ -82,6 +94,43 @@ def replay_file(path: str | Path, make_cost: Callable[..., CostModel]) -> Replay
     then learns again what that one learnt. Raises EngineError at the first plan that differs, and for what
     `read_journal` raises.
     """
+    events, scheduler, _ = _opened(path, make_cost)
+    with _whole():
+        result = replay_events(events, scheduler)
+    return Replay(digests=result.digests, num_events=result.num_events + 1)
+
+
+class ServedStep(NamedTuple):
+    """One step of an engine that had more to do when it ended."""
+
+    shape: StepShape
+    ms: float  # from its plan to the next one: the device, the loop around it, and whoever shared the machine
+    device_ms: float
+
+
+def served_steps(path: str | Path, make_cost: Callable[..., CostModel]) -> Iterator[ServedStep]:
+    """The steps of a journal that others followed at once, with the time each took of the engine.
+
+    Steps after which the engine waited say nothing and are left out. Raises what `replay_file` raises, and EngineError
+    for an engine whose steps overlapped.
+    """
+    events, scheduler, caps = _opened(path, make_cost)
+    if caps.max_in_flight != 1:
+        raise EngineError("steps that overlap have no times of their own", seen=f"{caps.max_in_flight} in flight")
+    last: tuple[StepPlan, float] | None = None
+    device_ms, goes_on = 0.0, False
+    with _whole():
+        for event, plan in replayed(events, scheduler):
+            if isinstance(event, Applied):
+                device_ms, goes_on = event.result.device_ms, scheduler.has_work
+            elif isinstance(event, Planned) and plan is not None:
+                if last is not None and goes_on and not plan.is_empty:
+                    yield ServedStep(plan_shape(last[0]), 1e3 * (event.now - last[1]), device_ms)
+                last = None if plan.is_empty else (plan, event.now)
+
+
+def _opened(path: str | Path, make_cost: Callable[..., CostModel]) -> tuple[Iterator[Event], Scheduler, ExecutorCaps]:
+    """The events of a whole journal, and what they were recorded from, made anew."""
     events = read_journal(path)
     first = next(events, None)
     if not isinstance(first, Began):
@@ -90,17 +139,23 @@ def replay_file(path: str | Path, make_cost: Callable[..., CostModel]) -> Replay
             seen="nothing" if first is None else type(first).__name__,
             fix="use engine.replay, with a scheduler of your own",
         )
+    with _whole():
+        return events, _scheduler(first, make_cost(**first.prices)), first.caps
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Whatever events that decode and make no sense raise, as one error: nothing here would have recorded them."""
     try:
-        result = replay_events(events, _scheduler(first, make_cost(**first.prices)))
+        yield
     except PacelineError:
         raise
-    except Exception as error:  # events that decode and make no sense: nothing here would have recorded them
+    except Exception as error:
         raise EngineError(
             "the journal is damaged, or of another version",
             seen=f"{type(error).__name__}: {error}",
             expected="events in the order in which an engine recorded them",
         ) from error
-    return Replay(digests=result.digests, num_events=result.num_events + 1)
 
 
 def _scheduler(began: Began, cost: CostModel) -> Scheduler:

@@ -1,8 +1,9 @@
 """The load's side of a simulation: which request comes when, as the lab's load generator would send it.
 
 Scheduled requests come at their times. Later turns of a session follow the end of the turn before; a closed loop keeps
-its slots busy as long as the span lasts. A client needs no time of its own: what it sends arrives at once. Only a slot
-whose request was refused waits `REFUSAL_S`, or a full queue would eat the whole plan in one instant.
+its slots busy as long as the span lasts. What a client sends arrives at once; `lag_s` is what an answer needs outside
+the engine before its client goes on. A slot whose request was refused waits `REFUSAL_S`, or a full queue would eat the
+whole plan in one instant.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ REFUSAL_S = 0.001  # until a slot is free again: a short round trip, assumed
 class Client:
     """One plan being carried out. `due` requests are to be sent at a time; `lost` ones never are."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, lag_s: float = 0.0) -> None:
+        self._lag_s = lag_s
         self._span_s = plan.span_s if plan.span_s > 0 else float("inf")
         self.drain_s = plan.drain_s
         self.scheduled: list[PlannedRequest] = []  # in the order of their times
@@ -51,6 +53,7 @@ class Client:
 
     def ended(self, request: PlannedRequest, time: float, outcome: Outcome) -> Iterator[tuple[float, PlannedRequest]]:
         """A request has ended: (time, request) of what is due because of it."""
+        time += self._lag_s
         turns = self._later.get(request.session) if request.session is not None else None
         if turns:
             following = turns[0]

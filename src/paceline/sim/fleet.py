@@ -123,12 +123,14 @@ def make_cluster(
     split: Split | None = None,
     reports: Reports | None = None,
     token_times: bool = True,
+    lag_s: float = 0.0,
 ) -> Cluster:
     """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `slos`: targets
     by the plan's classes, which replicas schedule by if their settings say so. `split`: prefill and decode on replicas
     of their own. `reports`: the router knows loads by these alone. `token_times` False: timelines tell when the first
     and the last tokens came, which is enough for TTFT, TPOT and E2E, and not when those between did: that is faster and
-    takes less memory. Raises ConfigError for what cannot be."""
+    takes less memory. `lag_s`: what an answer takes outside the engine, before its client goes on. Raises ConfigError
+    for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
@@ -153,7 +155,7 @@ def make_cluster(
         lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps, token_times=token_times),
         num_replicas,
         policy,
-        Client(plan),
+        Client(plan, lag_s=lag_s),
         Prompts(answers, keyed=replica.prefix_caching),
         on_end,
         changes=changes,

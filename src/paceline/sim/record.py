@@ -1,7 +1,8 @@
 """From what a simulation tells to what the lab stores: the same records, so the same metrics and the same report.
 
-A simulated client is on time and has no network, so sending is planning, and all of TTFT is the engine's: queue and
-prefill. Numbers are those of `lab.metrics.compute` on these records; nothing is defined here.
+A simulated client is on time, so sending is planning. All of TTFT is the engine's, queue and prefill, but for `lag_s`:
+what an answer takes outside it, where a served calibration has told. Numbers are those of `lab.metrics.compute` on
+these records; nothing is defined here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from paceline.lab.workload import Plan, WorkloadSpec, spec_to_dict
 from paceline.sim.cluster import Ended
 
 
-def record_of(ended: Ended) -> RequestRecord:
+def record_of(ended: Ended, lag_s: float = 0.0) -> RequestRecord:
     """One request as a load generator would have written it down. Times are nanoseconds from the start of the load."""
     planned = ended.planned
     record = RequestRecord(
@@ -46,17 +47,17 @@ def record_of(ended: Ended) -> RequestRecord:
     if ended.outcome is Outcome.NOT_SENT:
         return record
     record.t_send_ns = _ns(ended.sent_s)
-    record.t_close_ns = _ns(ended.end_s)
+    record.t_close_ns = _ns(ended.end_s + lag_s)
     record.http_status = ended.http_status
     if ended.timeline is not None:
-        _add_answer(record, ended)
+        _add_answer(record, ended, lag_s)
     return record
 
 
-def _add_answer(record: RequestRecord, ended: Ended) -> None:
+def _add_answer(record: RequestRecord, ended: Ended, lag_s: float) -> None:
     timeline, usage = ended.timeline, ended.usage
     assert timeline is not None
-    chunks = [Chunk(_ns(time), ChunkKind.CONTENT, count, count) for time, count in timeline.chunks]
+    chunks = [Chunk(_ns(time + lag_s), ChunkKind.CONTENT, count, count) for time, count in timeline.chunks]
     num_tokens = timeline.num_tokens
     if not record.streamed and chunks:  # the answer comes in one piece, with the last token
         chunks = [Chunk(chunks[-1].t_ns, ChunkKind.CONTENT, num_tokens, num_tokens)]
@@ -66,7 +67,7 @@ def _add_answer(record: RequestRecord, ended: Ended) -> None:
         record.token_source = TokenSource.CHUNK_USAGE
         record.server = {
             "replica": float(ended.replica),
-            "server_ms": 0.0,
+            "server_ms": 1e3 * lag_s,
             "queue_ms": 1e3 * timeline.queue_s,
             "prefill_ms": 1e3 * timeline.prefill_s,
         }

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from tests.fakes.scripts import DEAR_TOKENS
 
 from paceline.contracts.request import RequestOutput
 from paceline.cost.linear import LinearStepCost
-from paceline.engine import begin_journal, read_journal, replay_file
+from paceline.engine import begin_journal, read_journal, replay_file, served_steps
 from paceline.engine.journal import Aborted, Applied, Began, Planned, StepJournal, Submitted
 from paceline.engine.loop import EngineCore
 from paceline.errors import ConfigError, EngineError
@@ -200,3 +201,35 @@ def test_a_closed_engine_closes_its_journal(tmp_path: Path) -> None:
     outputs: list[RequestOutput] = built.core.step()
     assert outputs == []
     assert (tmp_path / "run.journal").stat().st_size == size
+
+
+def test_served_steps_are_those_that_others_followed_with_the_time_to_the_next_plan(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    recorded(path)
+    planned = [event for event in read_journal(path) if isinstance(event, Planned) and event.digest]
+    found = list(served_steps(path, LinearStepCost))
+    assert len(found) == len(planned) - 1  # behind the last one nothing was left to do
+    assert [step.ms for step in found] == pytest.approx([1e3 * (b.now - a.now) for a, b in pairwise(planned)])
+    assert all(step.ms >= step.device_ms > 0.0 and step.shape.num_rows > 0 for step in found)
+
+
+def test_a_step_before_a_pause_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    built = scripted_engine()
+    journal = begin_journal(path, built.scheduler, LinearStepCost().prices)
+    core = built.core = EngineCore(built.scheduler, built.executor, built.clock, journal)
+    for request_id in range(2):
+        core.submit(make_request(request_id, [1, 2, 3, 4 + request_id], 3))
+        built.finish()
+        built.clock.sleep(5.0)
+    core.close()
+    found = list(served_steps(path, LinearStepCost))
+    assert len(found) == 4  # three steps of each request, the last one of which is followed by nobody
+    assert max(step.ms for step in found) < 5000.0
+
+
+def test_steps_that_overlap_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    recorded(path, depth=2)
+    with pytest.raises(EngineError, match="overlap"):
+        list(served_steps(path, LinearStepCost))
