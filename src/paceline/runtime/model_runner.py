@@ -8,6 +8,7 @@ Shapes: T positions, R rows, S draws, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -102,18 +103,17 @@ class ModelRunner:
         draw_rows = plan.row[inputs.sampling]
         if self.rows.plain[draw_rows].all():
             return self._sample_plain(step, draw_rows, inputs, logits)
-        allowed = masks_by_row(masks)
         asked = [
             at for at, row in enumerate(inputs.draw_row.tolist()) if self.rows.admits[row].sampling.logprobs is not None
         ]
         raw = logits[asked] if asked else logits[:0]
-        # rules hide what was not a number, and may leave nothing; without any, the draw's own look is enough
-        ruled = bool(self.rows.rules or allowed)
-        bad = ~torch.isfinite(best(logits)[0]) if ruled else None
-        self._apply_rules(plan, inputs, logits, allowed)
+        ruled, before = self._apply_rules(plan, inputs, logits, masks)
         ids, largest = draw(logits, self.rows.draws(inputs))
         empty_draws = (~torch.isfinite(largest)).tolist()
-        bad_draws = empty_draws if bad is None else bad.tolist()
+        # rules hide what was not a number, and may leave nothing; without any, the draw's own look is enough
+        bad_draws = empty_draws.copy()
+        for at, was in zip(ruled, before, strict=True):
+            bad_draws[at] = not math.isfinite(was)
         tokens = self._accept(step, ids.tolist(), bad_draws, empty_draws)
         logprobs = self._logprobs(inputs, raw, asked, tokens)
         flat = [token for kept in tokens for token in kept]
@@ -138,21 +138,35 @@ class ModelRunner:
         return _result(step, draw_rows, counts, [token for kept in tokens for token in kept], {})
 
     def _apply_rules(
-        self, plan: StepPlan, inputs: StepInputs, logits: torch.Tensor, allowed: dict[int, list[np.ndarray]]
-    ) -> None:
+        self, plan: StepPlan, inputs: StepInputs, logits: torch.Tensor, masks: SampleInputs | None
+    ) -> tuple[list[int], list[float]]:
+        """Change logits [S, V] as rules and masks say. Returns which draws that concerns, and their largest logits of
+        before."""
+        allowed = masks_by_row(masks)
         if not self.rows.rules and not allowed:
-            return
+            return [], []
+        ruled: list[int] = []
+        before: list[float] = []
+        only_masked: list[int] = []
+        taken: list[int] = []  # their masks
         for row, drafts, at in self._draw_groups(plan, inputs):
-            rules, masks = self.rows.rules.get(row), allowed.get(row)
-            if rules is None and masks is None:
-                continue
-            position = int(inputs.draw_position[at])
-            for j in range(len(drafts) + 1):
-                mask = None if masks is None else masks[j]
-                if rules is not None:
-                    rules.apply(logits[at + j], position + j, drafts[:j], mask)
-                elif mask is not None:
-                    keep_allowed(logits[at + j], mask)
+            rules, first = self.rows.rules.get(row), allowed.get(row)
+            draws = range(at, at + len(drafts) + 1)
+            if rules is not None:
+                ruled += draws
+                before += best(logits[draws.start : draws.stop])[0].tolist()
+                position = int(inputs.draw_position[at])
+                for j, draw_at in enumerate(draws):
+                    mask = None if masks is None or first is None else masks.masks[first + j]
+                    rules.apply(logits[draw_at], position + j, drafts[:j], mask)
+            elif first is not None:
+                only_masked += draws
+                taken += range(first, first + len(draws))
+        if masks is not None and only_masked:
+            words = masks.masks if len(taken) == len(masks.masks) else masks.masks[taken]
+            ruled += only_masked
+            before += keep_allowed(logits, np.asarray(only_masked, dtype=np.int64), words).tolist()
+        return ruled, before
 
     def _draw_groups(self, plan: StepPlan, inputs: StepInputs) -> list[tuple[int, list[int], int]]:
         """Per row that draws: the row, its drafts, the index of its first draw."""
