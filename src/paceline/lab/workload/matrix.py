@@ -204,11 +204,12 @@ def _tenants(m: _Maker) -> WorkloadSpec:
 
 
 def _checked(m: _Maker, content: str, num_output: int, *validators: str) -> WorkloadSpec:
-    """`num_output` tokens are room for nearly all answers."""
+    """The length of such an answer is its own: `num_output` tokens are room for nearly all of them, and the rate is as
+    if they took half."""
     t = m.tokens
-    spec = m.plain(t.short_in, max(48, t.mid_out), content=content)
-    # the length of such an answer is its own: room for all of it, and the rate as if it took half
-    stream = msgspec.structs.replace(spec.streams[0], output=_fixed(min(m.size.room // 3, max(num_output, t.mid_out))))
+    most = min(m.size.room // 3, max(num_output, t.mid_out))
+    spec = m.plain(t.short_in, max(most // 2, t.mid_out), content=content)
+    stream = msgspec.structs.replace(spec.streams[0], output=_fixed(most))
     slo = {n: msgspec.structs.replace(c, validators=validators) for n, c in spec.slo.items()}
     return msgspec.structs.replace(spec, streams=(stream,), slo=slo)
 

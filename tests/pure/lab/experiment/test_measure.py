@@ -90,7 +90,9 @@ def test_answers_cut_at_their_limit_are_counted_apart(tmp_path):
     rules += [Rule(match=Match(contains=w, every=3), reply=reply(v, "length", -4)) for w, v in ANSWERS.items()]
     rules += [Rule(match=Match(contains=word), reply=reply(value)) for word, value in ANSWERS.items()]
     spec = workload(slo={"chat": {"ttft_ms": 60_000, "validators": ["json", "schema"]}}, num_requests=48)
-    stream = msgspec.structs.replace(spec.streams[0], content="structured", output=named("structured")[0].streams[0].output)
+    stream = msgspec.structs.replace(
+        spec.streams[0], content="structured", output=named("structured")[0].streams[0].output
+    )
     with MockServer(Script(flavour=Flavour.PACELINE, rules=tuple(rules))) as server:
         target = asyncio.run(probe(server.url))
         run = measure(

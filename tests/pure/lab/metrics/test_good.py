@@ -157,7 +157,9 @@ def test_what_was_cut_says_nothing_about_validity_and_is_not_good() -> None:
         record(0, chunks, reason="stop", valid={"json": True, "schema": True, "not_truncated": True}),
         record(1, chunks, reason="stop", valid={"json": True, "schema": False, "not_truncated": True}),
         record(2, chunks, reason="length", valid=cut),
-        record(3, chunks, reason="length", valid={"json": True, "schema": True, "not_truncated": False}),  # just in time
+        record(
+            3, chunks, reason="length", valid={"json": True, "schema": True, "not_truncated": False}
+        ),  # just in time
         record(4, chunks, reason="length", valid={**cut, "not_truncated": True}),  # its length was forced
         record(5, chunks, reason="content_filter", valid=cut),
     ]

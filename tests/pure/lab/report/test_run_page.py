@@ -186,4 +186,6 @@ def test_cut_answers_are_told_apart_from_invalid_ones(run):
     passed, judged = metrics.whole.valid["json"]
     assert passed == judged == metrics.whole.num_requests - metrics.whole.num_cut
     (note,) = [each.interval for each in page.numbers if each.label == "Requests"]
-    assert note.endswith(f"; json valid in {passed} of {judged}; {metrics.whole.num_cut} more cut at their limit of tokens")
+    assert note.endswith(
+        f"; json valid in {passed} of {judged}; {metrics.whole.num_cut} more cut at their limit of tokens"
+    )

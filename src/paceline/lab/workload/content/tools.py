@@ -27,11 +27,6 @@ def _text(description: str) -> dict[str, Any]:
     return {"type": "string", "description": description}
 
 
-def _short(description: str, most: int = 40) -> dict[str, Any]:
-    """A text of at most so many characters: a small model does not end each by itself, and its answer would be cut."""
-    return {**_text(description), "maxLength": most}
-
-
 def _number(description: str, low: int, high: int) -> dict[str, Any]:
     return {"type": "integer", "description": description, "minimum": low, "maximum": high}
 
@@ -102,21 +97,21 @@ SCHEMAS = (
         "contact",
         "A person with an address.",
         "Extract the contact from this line: Ada Berg, baker, lives in Lund, aged 41.",
-        _object(name=_short("full name"), job=_short("profession"), town=_short("where"), age=_number("years", 0, 130)),
+        _object(name=_text("full name"), job=_text("profession"), town=_text("where"), age=_number("years", 0, 130)),
     ),
     Form(
         "review",
         "A judgement of a product.",
         "Rate this review: the kettle is quick and quiet, but its lid came off in a week.",
-        _object(verdict=_choice("good", "mixed", "bad"), score=_number("stars", 1, 5), reason=_short("one sentence", 100)),
+        _object(verdict=_choice("good", "mixed", "bad"), score=_number("stars", 1, 5), reason=_text("one sentence")),
     ),
     Form(
         "event",
         "Something that takes place.",
         "Make a calendar entry: choir practice on Wednesday at 19:30 in the town hall, two hours.",
         _object(
-            title=_short("what"),
-            place=_short("where"),
+            title=_text("what"),
+            place=_text("where"),
             hour=_number("hour of start", 0, 23),
             minutes=_number("length", 5, 600),
         ),
@@ -126,9 +121,9 @@ SCHEMAS = (
         "A dish with its ingredients.",
         "Describe a simple tomato soup for two people as data.",
         _object(
-            dish=_short("its name"),
+            dish=_text("its name"),
             serves=_number("people", 1, 12),
-            ingredients={"type": "array", "items": _short("one of them"), "minItems": 2, "maxItems": 8},
+            ingredients={"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 8},
         ),
     ),
     Form(
@@ -136,7 +131,7 @@ SCHEMAS = (
         "A problem report for a support team.",
         "Classify this report: since the update the app closes when I open a photo.",
         _object(
-            area=_choice("login", "payment", "crash", "other"), urgent={"type": "boolean"}, summary=_short("ten words", 100)
+            area=_choice("login", "payment", "crash", "other"), urgent={"type": "boolean"}, summary=_text("ten words")
         ),
     ),
     Form(
