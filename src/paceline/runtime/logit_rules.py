@@ -25,7 +25,6 @@ import torch
 from paceline.contracts.step import RowAdmit, SampleInputs
 from paceline.runtime.kernels.dispatch import on_logits
 
-
 _FIRST = np.zeros(1, dtype=np.int64)
 
 
