@@ -146,3 +146,14 @@ def masks_by_row(inputs: SampleInputs | None) -> dict[int, int]:
         return {}
     rows = inputs.mask_row.tolist()
     return {row: len(rows) - 1 - at for at, row in enumerate(reversed(rows))}
+
+
+def masked_draws(mask_row: np.ndarray, draw_row: np.ndarray) -> np.ndarray:
+    """The draw of each mask, [masks] int64: `draw_row` [S] is the row of each draw; rows come in any order among masks,
+    the draws of one in theirs."""
+    masked = np.zeros(draw_row.max() + 1, dtype=bool)
+    masked[mask_row] = True
+    draws = np.flatnonzero(masked[draw_row])
+    if not np.array_equal(draw_row[draws], mask_row):  # not in the order of the draws, as an engine has them
+        draws = draws[np.argsort(draw_row[draws], kind="stable")][np.argsort(np.argsort(mask_row, kind="stable"))]
+    return draws

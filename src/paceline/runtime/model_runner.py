@@ -8,7 +8,6 @@ Shapes: T positions, R rows, S draws, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,10 +20,11 @@ from paceline.contracts.step import Logits, RowFault, SampleInputs, StepPlan, St
 from paceline.errors import UnsupportedError
 from paceline.runtime.forward_context import ForwardContext, forward_context
 from paceline.runtime.input_batch import InputBatch, StepInputs
-from paceline.runtime.logit_rules import keep_allowed, masks_by_row
+from paceline.runtime.logit_rules import keep_allowed, masked_draws, masks_by_row
 from paceline.runtime.logprobs import report
 from paceline.runtime.sampler import best, draw
 
+_NO_DRAWS, _NO_LOGITS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
 PROMPT_SLICE = 1 << 22  # logits computed at once for prompt log-probabilities
 
 
@@ -109,12 +109,11 @@ class ModelRunner:
         raw = logits[asked] if asked else logits[:0]
         ruled, before = self._apply_rules(plan, inputs, logits, masks)
         ids, largest = draw(logits, self.rows.draws(inputs))
-        empty_draws = (~torch.isfinite(largest)).tolist()
+        empty = ~np.isfinite(largest.numpy(force=True))
         # rules hide what was not a number, and may leave nothing; without any, the draw's own look is enough
-        bad_draws = empty_draws.copy()
-        for at, was in zip(ruled, before, strict=True):
-            bad_draws[at] = not math.isfinite(was)
-        tokens = self._accept(step, ids.tolist(), bad_draws, empty_draws)
+        bad = empty.copy()
+        bad[ruled] = ~np.isfinite(before)
+        tokens = self._accept(step, ids.tolist(), bad.tolist(), empty.tolist())
         logprobs = self._logprobs(inputs, raw, asked, tokens)
         flat = [token for kept in tokens for token in kept]
         for row, kept in zip(draw_rows.tolist(), tokens, strict=True):
@@ -139,34 +138,32 @@ class ModelRunner:
 
     def _apply_rules(
         self, plan: StepPlan, inputs: StepInputs, logits: torch.Tensor, masks: SampleInputs | None
-    ) -> tuple[list[int], list[float]]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Change logits [S, V] as rules and masks say. Returns which draws that concerns, and their largest logits of
         before."""
-        allowed = masks_by_row(masks)
-        if not self.rows.rules and not allowed:
-            return [], []
+        if not self.rows.rules:
+            if masks is None:
+                return _NO_DRAWS, _NO_LOGITS
+            draws = masked_draws(masks.mask_row, inputs.draw_row)
+            return draws, keep_allowed(logits, draws, masks.masks).numpy(force=True)
+        first_of = masks_by_row(masks)
         ruled: list[int] = []
         before: list[float] = []
-        only_masked: list[int] = []
-        taken: list[int] = []  # their masks
         for row, drafts, at in self._draw_groups(plan, inputs):
-            rules, first = self.rows.rules.get(row), allowed.get(row)
-            draws = range(at, at + len(drafts) + 1)
-            if rules is not None:
-                ruled += draws
-                before += best(logits[draws.start : draws.stop])[0].tolist()
+            rules, first = self.rows.rules.get(row), first_of.get(row)
+            if rules is None and first is None:
+                continue
+            draws = np.arange(at, at + len(drafts) + 1)
+            ruled += draws.tolist()
+            if rules is None and masks is not None and first is not None:
+                before += keep_allowed(logits, draws, masks.masks[first : first + len(draws)]).tolist()
+            elif rules is not None:
+                before += best(logits[at : at + len(draws)])[0].tolist()
                 position = int(inputs.draw_position[at])
-                for j, draw_at in enumerate(draws):
+                for j in range(len(draws)):
                     mask = None if masks is None or first is None else masks.masks[first + j]
-                    rules.apply(logits[draw_at], position + j, drafts[:j], mask)
-            elif first is not None:
-                only_masked += draws
-                taken += range(first, first + len(draws))
-        if masks is not None and only_masked:
-            words = masks.masks if len(taken) == len(masks.masks) else masks.masks[taken]
-            ruled += only_masked
-            before += keep_allowed(logits, np.asarray(only_masked, dtype=np.int64), words).tolist()
-        return ruled, before
+                    rules.apply(logits[at + j], position + j, drafts[:j], mask)
+        return np.asarray(ruled, dtype=np.int64), np.asarray(before, dtype=np.float32)
 
     def _draw_groups(self, plan: StepPlan, inputs: StepInputs) -> list[tuple[int, list[int], int]]:
         """Per row that draws: the row, its drafts, the index of its first draw."""
