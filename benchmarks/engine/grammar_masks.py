@@ -1,32 +1,33 @@
 """What grammars cost: time to compile one, time per mask, and how much slower the rows beside them get.
 
     python benchmarks/engine/grammar_masks.py                          masks and compilation, smollm2-135m's vocabulary
-    python benchmarks/engine/grammar_masks.py --rows 8 --steps 60      also: steps of the whole engine with 0, 1, half
+    python benchmarks/engine/grammar_masks.py --rows 16 --steps 300    also: steps of the whole engine with 0, 1, half
                                                                        and all rows under a grammar
 
 The first part needs no model weights; its times are computing time of the thread, which leaves out whatever else the
-machine does. In the second, each step is timed around `EngineCore.step`, in this process, with runs of the kinds of
-batches interleaved; what is compared is the median step, by the clock and by the computing time of the whole process
-(masks count there too when a core was free for them; it holds on a busy machine). "masks" is how long the step waited
-for masks when its forward pass had ended.
+machine does. In the second there are two engines in this process, one without grammars, and they step in turn: each
+step is compared with its neighbour in time, so a machine that changes from second to second does not matter. Told are
+medians of a step, by the clock and by the computing time of the whole process (masks count there too when a core was
+free for them), and the median ratio of neighbours with the 95 % interval of its rank. "masks" is how long the step
+waited for masks when its forward pass had ended. The line with 0 says what two equal engines differ by: divide by it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from paceline.assemble.core import Core, build_core
+from paceline.assemble.core import build_core
 from paceline.assemble.files import find_files
 from paceline.config import EngineConfig, read_environment
-from paceline.config.tree import ModelConfig
+from paceline.config.tree import CacheConfig, ModelConfig
 from paceline.contracts.request import Request, SamplingParams, TokenPrompt
+from paceline.engine.loop import EngineCore
 from paceline.text import TextTokenizer, load_tokenizer
 from paceline.text.grammar import GrammarCompiler, GrammarSpec, encode_spec
 
@@ -63,6 +64,7 @@ TEXT = {
     "state": "paid",
     "items": [{"sku": "AB-1234", "count": 2}, {"sku": "CD-0001", "count": 31}],
 }
+KV_BYTES = 600 << 20  # for each of two engines in one process
 CASES: list[tuple[str, Any, Any, str]] = [
     ("json schema", "json", ORDER, json.dumps(TEXT, indent=2)),
     ("any json object", "json", {"type": "object"}, json.dumps(TEXT)),
@@ -103,24 +105,23 @@ def masks(tokenizer: TextTokenizer, repeats: int) -> None:
 
 def requests(num_rows: int, num_grammars: int, num_steps: int, grammar: bytes, ids: Iterator[int]) -> list[Request]:
     prompt = np.arange(20, 52, dtype=np.int32)
-    sampling = SamplingParams(temperature=0.0, max_tokens=num_steps + 400, ignore_eos=True)
     return [
         Request(
             request_id=next(ids),
             prompt=TokenPrompt(ids=prompt + row),
-            sampling=sampling,
+            sampling=SamplingParams(temperature=0.7, seed=row, max_tokens=num_steps + 400, ignore_eos=True),
             grammar=grammar if row < num_grammars else None,
         )
         for row in range(num_rows)
     ]
 
 
-def steps(built: Core, num_rows: int, num_grammars: int, num_steps: int, grammar: bytes, ids: Iterator[int]) -> Any:
-    """Milliseconds of `num_steps` pure decode steps, of computing in them, and of waiting for masks."""
-    core = built.core
-    assert core._grammars is not None
-    rows = core._grammars.rows
+def steps(cores: tuple[EngineCore, EngineCore], num_rows: int, num_steps: int, made: tuple[list[Request], ...]) -> Any:
+    """Milliseconds of `num_steps` pure decode steps of each engine, one in turn with the other: by the clock, of
+    computing [num_steps, engines]; and of waiting for masks."""
     waits: list[float] = []
+    assert cores[1]._grammars is not None
+    rows = cores[1]._grammars.rows
     inputs = rows.inputs
 
     def timed(plan: Any) -> Any:
@@ -129,48 +130,50 @@ def steps(built: Core, num_rows: int, num_grammars: int, num_steps: int, grammar
         waits.append((time.perf_counter() - begin) * 1e3)
         return found
 
-    core.submit_all(made := requests(num_rows, num_grammars, num_steps, grammar, ids))
-    while core.stats().num_waiting or core.stats().last_step.get("decode_rows", 0.0) < num_rows:
-        core.step()
+    for core, asked in zip(cores, made, strict=True):
+        core.submit_all(asked)
+        while core.stats().num_waiting or core.stats().last_step.get("decode_rows", 0.0) < num_rows:
+            core.step()
     rows.inputs = timed  # type: ignore[method-assign]
-    times, computed = [], []
-    for _ in range(num_steps):
-        begin, begin_cpu = time.perf_counter(), time.process_time()
-        core.step()
-        times.append((time.perf_counter() - begin) * 1e3)
-        computed.append((time.process_time() - begin_cpu) * 1e3)
+    times, computed = np.empty((num_steps, 2)), np.empty((num_steps, 2))
+    for at in range(num_steps):
+        for which in (0, 1) if at % 2 else (1, 0):
+            begin, begin_cpu = time.perf_counter(), time.process_time()
+            cores[which].step()
+            times[at, which] = (time.perf_counter() - begin) * 1e3
+            computed[at, which] = (time.process_time() - begin_cpu) * 1e3
     rows.inputs = inputs  # type: ignore[method-assign]
-    core.abort_all([request.request_id for request in made])
-    while core.has_work:
-        core.step()
+    for core, asked in zip(cores, made, strict=True):
+        core.abort_all([request.request_id for request in asked])
+        while core.has_work:
+            core.step()
     return times, computed, waits
 
 
-def engine(model: str, num_rows: int, num_steps: int, rounds: int) -> None:
-    built = build_core(EngineConfig(model=ModelConfig(model=model)))
+def ratio(values: np.ndarray) -> str:
+    """Median of [n, 2] in ms, and of the ratio of neighbours, with the 95 % interval of its rank."""
+    each = np.sort(values[:, 1] / values[:, 0])
+    half, middle = round(0.98 * len(each) ** 0.5), len(each) // 2
+    low, high = each[max(0, middle - half)], each[min(len(each) - 1, middle + half)]
+    return f"{np.median(values[:, 1]):7.3f} ({np.median(each):.3f} [{low:.3f}, {high:.3f}] of the other's)"
+
+
+def engine(model: str, num_rows: int, num_steps: int) -> None:
+    config = EngineConfig(model=ModelConfig(model=model), cache=CacheConfig(kv_cache_memory=KV_BYTES))
+    cores = build_core(config).core, build_core(config).core
     grammar = encode_spec(GrammarSpec(kind="json", value={"type": "array", "items": ORDER, "minItems": 1000}))
-    kinds = sorted({0, 1, num_rows // 2, num_rows})
     ids = iter(range(1, 1 << 30))
-    times: dict[int, list[float]] = {kind: [] for kind in kinds}
-    computed: dict[int, list[float]] = {kind: [] for kind in kinds}
-    waits: dict[int, list[float]] = {kind: [] for kind in kinds}
-    for round_ in range(rounds):
-        for kind in kinds if round_ % 2 == 0 else reversed(kinds):
-            found, cpu, waited = steps(built, num_rows, kind, num_steps, grammar, ids)
-            times[kind] += found
-            computed[kind] += cpu
-            waits[kind] += waited
-    base, base_cpu = statistics.median(times[0]), statistics.median(computed[0])
-    print(f"{num_rows} rows, {num_steps} steps, {rounds} rounds, interleaved")
-    for kind in kinds:
-        median, cpu_ms = statistics.median(times[kind]), statistics.median(computed[kind])
+    print(f"{num_rows} rows, {num_steps} steps of each engine, in turn")
+    for kind in sorted({0, 1, num_rows // 2, num_rows}):
+        made = tuple(requests(num_rows, count, num_steps, grammar, ids) for count in (0, kind))
+        times, computed, waits = steps(cores, num_rows, num_steps, made)
         print(
-            f"{kind:3} under a grammar: step ms p50 {median:8.3f} ({100 * (median / base - 1):+5.1f} %)"
-            f"   computing {cpu_ms:8.3f} ({100 * (cpu_ms / base_cpu - 1):+5.1f} %)"
-            f"   masks ms {percentiles(waits[kind])}"
+            f"{kind:3} under a grammar: step ms {ratio(times)}   computing {ratio(computed)}"
+            f"   masks ms {percentiles(waits)}",
+            flush=True,
         )
-    core = built.core
-    core.close()
+    for core in cores:
+        core.close()
 
 
 def main() -> None:
@@ -178,13 +181,12 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--rows", type=int, default=0, help="0: no engine")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
     files = find_files(EngineConfig(model=ModelConfig(model=options.model)), read_environment())
     masks(load_tokenizer(files), options.repeats)
     if options.rows:
-        engine(options.model, options.rows, options.steps, options.rounds)
+        engine(options.model, options.rows, options.steps)
 
 
 if __name__ == "__main__":

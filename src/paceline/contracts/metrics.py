@@ -35,7 +35,8 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     good_tokens_per_s: Estimate = Estimate()
     attainment: Estimate = Estimate()
     missed: dict[str, int] = {}  # term -> requests that missed it: outcome, ttft, tpot, e2e, ..., a validator
-    valid: dict[str, tuple[int, int]] = {}  # validator -> (passed, judged), of the answers that were judged at all
+    valid: dict[str, tuple[int, int]] = {}  # validator -> (passed, judged); cut answers that do not pass stand apart
+    num_cut: int = 0  # answers that met their limit of tokens before they were what a validator asks
     num_vacuous: int = 0  # good although TPOT is undefined
     request_rps: float | None = None  # ended ok / window
     input_tokens: int = 0

@@ -91,6 +91,7 @@ class Cursor:
     stop_ids: frozenset[int]
     stop_words: np.ndarray  # the same as a mask
     eos_words: np.ndarray  # ids that end a sequence, as a mask
+    text_words: np.ndarray  # all others
     limit: int | None = None  # tokens the text may have
     num_accepted: int = 0  # of the tokens, by `grammar`
     renewed_at: int | None = None  # number of tokens then
@@ -120,10 +121,12 @@ class Cursor:
         """Go on by a token that was drawn. True: the text is complete with it."""
         before = len(self.tokens)
         ends = self._take(token)
-        if self.trouble and self.renew():
+        trouble = self.trouble
+        if trouble and self.renew():
             ends = self._take(token) if len(self.tokens) == before else self.grammar.done
-        self.fault = self.trouble
-        return ends and not self.fault
+            trouble = self.trouble
+        self.fault = trouble
+        return ends and not trouble
 
     def _take(self, token: int) -> bool:
         if self.ends_with(token):
@@ -167,14 +170,15 @@ class Cursor:
         if led:
             words[:] = self._only(led[0], words)
             return
-        text = words & ~self.eos_words
-        if self.grammar.accepting:
-            text |= self.stop_words
-            if not text.any():
-                text = self.eos_words  # only an end is left, whether the request ignores it or not
-        if not text.any():
-            self.fault = "no token of the vocabulary can follow"
-        words[:] = text
+        words &= self.text_words
+        whole = self.grammar.accepting
+        if whole:
+            words |= self.stop_words
+        if _is_empty(words):
+            if whole:
+                words[:] = self.eos_words  # only an end is left, whether the request ignores it or not
+            if not whole or _is_empty(words):
+                self.fault = "no token of the vocabulary can follow"
 
     def _only(self, token: int, allowed: np.ndarray) -> np.ndarray:
         """A mask for one step of the way out."""
@@ -187,7 +191,8 @@ class Cursor:
     def fill_all(self, drafts: list[int], masks: np.ndarray) -> None:
         """Masks of the next token and of each one behind a draft, as if the drafts before it were right. What stands
         behind a draft that cannot be right is never drawn: anything goes there."""
-        masks.fill(0xFFFFFFFF)
+        if drafts:
+            masks.fill(0xFFFFFFFF)
         self.catch_up()
         taken, way = 0, self.way  # behind the first mask a copy of it: whether drafts come true is not known
         for at in range(len(masks)):
@@ -195,8 +200,10 @@ class Cursor:
                 return
             self._look(way, len(self.tokens) + at)
             self.fill(masks[at], way.tokens)
-            draft = drafts[at] if at < len(drafts) else -1
-            if draft < 0 or not masks[at, draft // 32] >> np.uint32(draft % 32) & 1 or self.ends_with(draft):
+            if at == len(drafts):
+                break
+            draft = drafts[at]
+            if not masks[at, draft // 32] >> np.uint32(draft % 32) & 1 or self.ends_with(draft):
                 break
             if not self.grammar.accept(draft):
                 self.fault = f"token {draft} is allowed, but not accepted"
@@ -314,6 +321,7 @@ class RowGrammars:
             stop_ids=frozenset(stops),
             stop_words=self._words(stops),
             eos_words=self._eos_words,
+            text_words=~self._eos_words,
             limit=admit.sampling.max_tokens,
         )
 
@@ -356,6 +364,12 @@ class RowGrammars:
         except Exception as error:
             cursor.fault = f"{type(error).__name__}: {error}"
             return False
+
+
+def _is_empty(words: np.ndarray) -> bool:
+    """No bit is set. Bytes are compared up to the first that differs, near the front as a rule; `any` turns every word
+    into a truth value first."""
+    return words.tobytes() == bytes(words.nbytes)
 
 
 def _tokens_by_row(result: StepResult) -> dict[int, list[int]]:

@@ -25,6 +25,8 @@ import torch
 from paceline.contracts.step import RowAdmit, SampleInputs
 from paceline.runtime.kernels.dispatch import on_logits
 
+_FIRST = np.zeros(1, dtype=np.int64)
+
 
 class TokenCounts:
     """Different ids of a sequence in order of appearance, with how often each is in the output."""
@@ -105,7 +107,7 @@ class RowRules:
         if position < self.min_tokens and (mask is None or self._leaves_any(mask, len(logits))):
             logits.index_fill_(0, self.stop_ids, -math.inf)
         if mask is not None:
-            keep_allowed(logits, mask)
+            keep_allowed(logits[None], _FIRST, mask[None])
         if self.counts is not None:
             size = len(self.counts)
             self.push(drafts)
@@ -131,15 +133,27 @@ class RowRules:
         logits[ids] = values
 
 
-def keep_allowed(logits: torch.Tensor, mask: np.ndarray) -> None:
-    """logits [V] that the mask does not allow become -inf; `mask` as in `RowRules.apply`."""
-    on_logits("keep_allowed", logits.device.type)(logits, mask)
-
-
-def masks_by_row(inputs: SampleInputs | None) -> dict[int, list[np.ndarray]]:
-    """Row -> masks as `RowRules.apply` takes them, one for each of its draws."""
-    found: dict[int, list[np.ndarray]] = {}
-    if inputs is not None:
-        for row, mask in zip(inputs.mask_row.tolist(), inputs.masks, strict=True):
-            found.setdefault(row, []).append(mask)
+def keep_allowed(logits: torch.Tensor, rows: np.ndarray, masks: np.ndarray) -> torch.Tensor:
+    """Rows [n] of logits [S, V]: what their masks [n, ceil(V / 32)] do not allow becomes -inf. Returns the largest
+    logits of before, [n]; NaN where one is."""
+    found: torch.Tensor = on_logits("keep_allowed", logits.device.type)(logits, rows, masks)
     return found
+
+
+def masks_by_row(inputs: SampleInputs | None) -> dict[int, int]:
+    """Row -> the first of its masks among `inputs.masks`; those of its other draws follow."""
+    if inputs is None:
+        return {}
+    rows = inputs.mask_row.tolist()
+    return {row: len(rows) - 1 - at for at, row in enumerate(reversed(rows))}
+
+
+def masked_draws(mask_row: np.ndarray, draw_row: np.ndarray) -> np.ndarray:
+    """The draw of each mask, [masks] int64: `draw_row` [S] is the row of each draw; rows come in any order among masks,
+    the draws of one in theirs."""
+    masked = np.zeros(draw_row.max() + 1, dtype=bool)
+    masked[mask_row] = True
+    draws = np.flatnonzero(masked[draw_row])
+    if not np.array_equal(draw_row[draws], mask_row):  # not in the order of the draws, as an engine has them
+        draws = draws[np.argsort(draw_row[draws], kind="stable")][np.argsort(np.argsort(mask_row, kind="stable"))]
+    return draws

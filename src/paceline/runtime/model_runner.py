@@ -20,10 +20,11 @@ from paceline.contracts.step import Logits, RowFault, SampleInputs, StepPlan, St
 from paceline.errors import UnsupportedError
 from paceline.runtime.forward_context import ForwardContext, forward_context
 from paceline.runtime.input_batch import InputBatch, StepInputs
-from paceline.runtime.logit_rules import keep_allowed, masks_by_row
+from paceline.runtime.logit_rules import keep_allowed, masked_draws, masks_by_row
 from paceline.runtime.logprobs import report
 from paceline.runtime.sampler import best, draw
 
+_NO_DRAWS, _NO_LOGITS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
 PROMPT_SLICE = 1 << 22  # logits computed at once for prompt log-probabilities
 
 
@@ -102,19 +103,17 @@ class ModelRunner:
         draw_rows = plan.row[inputs.sampling]
         if self.rows.plain[draw_rows].all():
             return self._sample_plain(step, draw_rows, inputs, logits)
-        allowed = masks_by_row(masks)
         asked = [
             at for at, row in enumerate(inputs.draw_row.tolist()) if self.rows.admits[row].sampling.logprobs is not None
         ]
         raw = logits[asked] if asked else logits[:0]
-        # rules hide what was not a number, and may leave nothing; without any, the draw's own look is enough
-        ruled = bool(self.rows.rules or allowed)
-        bad = ~torch.isfinite(best(logits)[0]) if ruled else None
-        self._apply_rules(plan, inputs, logits, allowed)
+        ruled, before = self._apply_rules(plan, inputs, logits, masks)
         ids, largest = draw(logits, self.rows.draws(inputs))
-        empty_draws = (~torch.isfinite(largest)).tolist()
-        bad_draws = empty_draws if bad is None else bad.tolist()
-        tokens = self._accept(step, ids.tolist(), bad_draws, empty_draws)
+        empty = ~np.isfinite(largest.numpy(force=True))
+        # rules hide what was not a number, and may leave nothing; without any, the draw's own look is enough
+        bad = empty.copy()
+        bad[ruled] = ~np.isfinite(before)
+        tokens = self._accept(step, ids.tolist(), bad.tolist(), empty.tolist())
         logprobs = self._logprobs(inputs, raw, asked, tokens)
         flat = [token for kept in tokens for token in kept]
         for row, kept in zip(draw_rows.tolist(), tokens, strict=True):
@@ -138,21 +137,33 @@ class ModelRunner:
         return _result(step, draw_rows, counts, [token for kept in tokens for token in kept], {})
 
     def _apply_rules(
-        self, plan: StepPlan, inputs: StepInputs, logits: torch.Tensor, allowed: dict[int, list[np.ndarray]]
-    ) -> None:
-        if not self.rows.rules and not allowed:
-            return
+        self, plan: StepPlan, inputs: StepInputs, logits: torch.Tensor, masks: SampleInputs | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Change logits [S, V] as rules and masks say. Returns which draws that concerns, and their largest logits of
+        before."""
+        if not self.rows.rules:
+            if masks is None:
+                return _NO_DRAWS, _NO_LOGITS
+            draws = masked_draws(masks.mask_row, inputs.draw_row)
+            return draws, keep_allowed(logits, draws, masks.masks).numpy(force=True)
+        first_of = masks_by_row(masks)
+        ruled: list[int] = []
+        before: list[float] = []
         for row, drafts, at in self._draw_groups(plan, inputs):
-            rules, masks = self.rows.rules.get(row), allowed.get(row)
-            if rules is None and masks is None:
+            rules, first = self.rows.rules.get(row), first_of.get(row)
+            if rules is None and first is None:
                 continue
-            position = int(inputs.draw_position[at])
-            for j in range(len(drafts) + 1):
-                mask = None if masks is None else masks[j]
-                if rules is not None:
+            draws = np.arange(at, at + len(drafts) + 1)
+            ruled += draws.tolist()
+            if rules is None and masks is not None and first is not None:
+                before += keep_allowed(logits, draws, masks.masks[first : first + len(draws)]).tolist()
+            elif rules is not None:
+                before += best(logits[at : at + len(draws)])[0].tolist()
+                position = int(inputs.draw_position[at])
+                for j in range(len(draws)):
+                    mask = None if masks is None or first is None else masks.masks[first + j]
                     rules.apply(logits[at + j], position + j, drafts[:j], mask)
-                elif mask is not None:
-                    keep_allowed(logits[at + j], mask)
+        return np.asarray(ruled, dtype=np.int64), np.asarray(before, dtype=np.float32)
 
     def _draw_groups(self, plan: StepPlan, inputs: StepInputs) -> list[tuple[int, list[int], int]]:
         """Per row that draws: the row, its drafts, the index of its first draw."""

@@ -48,20 +48,32 @@ def test_nothing_allowed_has_no_bound() -> None:
     assert native.draw_bounds(z, torch.tensor([0]), *keys(1, seed=1)).tolist() == [[-torch.inf] * 3]
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 64, 1000])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
-def test_what_is_not_allowed_never_wins(vocab_size: int, share: float) -> None:
+def test_what_is_not_allowed_never_wins(vocab_size: int, share: float, level: str) -> None:
     draw = np.random.default_rng(vocab_size)
-    allowed = draw.random(vocab_size) < share
-    padded = np.ones(-(-vocab_size // 32) * 32, dtype=bool)  # bits beyond the vocabulary mean nothing
-    padded[:vocab_size] = allowed
-    words = np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
-    logits = torch.randn(vocab_size)
-    expected = torch.where(torch.from_numpy(allowed), logits, -torch.inf)
-    for kernel in (native.keep_allowed, reference.keep_allowed):
-        one = logits.clone()
-        kernel(one, words)
-        assert torch.equal(one, expected)
+    allowed = draw.random((4, vocab_size)) < share
+    padded = np.ones((4, -(-vocab_size // 32) * 32), dtype=bool)  # bits beyond the vocabulary mean nothing
+    padded[:, :vocab_size] = allowed
+    words = np.packbits(padded, axis=1, bitorder="little").view("<u4").astype(np.uint32)
+    rows = np.asarray([5, 0, 3, 2])  # those between have no mask
+    logits = torch.randn(7, vocab_size + 3)
+    logits[3, vocab_size // 2] = torch.nan
+    logits[2, :vocab_size] = -torch.inf
+    before = isa()
+    try:
+        set_isa(level)
+        for kernel in (native.keep_allowed, reference.keep_allowed):
+            seen = logits.clone()
+            largest = kernel(seen[:, :vocab_size], rows, words)
+            expected = logits.clone()
+            expected[rows, :vocab_size] = torch.where(torch.from_numpy(allowed), logits[rows, :vocab_size], -torch.inf)
+            torch.testing.assert_close(seen, expected, rtol=0, atol=0, equal_nan=True)  # and nothing beside
+            was = logits[rows, :vocab_size].amax(1)
+            torch.testing.assert_close(largest, was, rtol=0, atol=0, equal_nan=True)
+    finally:
+        set_isa(before)
 
 
 @pytest.mark.parametrize("level", LEVELS)

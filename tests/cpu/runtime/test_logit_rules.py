@@ -9,7 +9,7 @@ from tests.fakes.plans import make_admit
 
 from paceline.contracts.request import SamplingParams
 from paceline.contracts.step import SampleInputs
-from paceline.runtime.logit_rules import RowRules, TokenCounts, masks_by_row
+from paceline.runtime.logit_rules import RowRules, TokenCounts, masked_draws, masks_by_row
 
 CPU = torch.device("cpu")
 
@@ -95,10 +95,18 @@ def words_of(*allowed: int, vocab_size: int = 40) -> np.ndarray:
 
 def test_masks_go_to_their_rows_in_draft_order() -> None:
     words = np.stack([words_of(0, 2), words_of(35), words_of(31)])
-    masks = masks_by_row(SampleInputs(mask_row=np.asarray([4, 4, 2], np.int32), masks=words))
-    assert [mask.tolist() for mask in masks[4]] == [words_of(0, 2).tolist(), words_of(35).tolist()]
-    assert [mask.tolist() for mask in masks[2]] == [words_of(31).tolist()]
+    first = masks_by_row(SampleInputs(mask_row=np.asarray([4, 4, 2], np.int32), masks=words))
+    assert first == {4: 0, 2: 2}  # row 4 draws twice
     assert masks_by_row(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("mask_row", "draws"),
+    [([3, 3, 1], [1, 2, 4]), ([1, 3, 3], [4, 1, 2]), ([7], [0]), ([1, 7, 3, 3], [4, 0, 1, 2])],
+)
+def test_a_mask_is_for_the_draw_of_its_row(mask_row: list[int], draws: list[int]) -> None:
+    draw_row = np.asarray([7, 3, 3, 0, 1], dtype=np.int32)
+    assert masked_draws(np.asarray(mask_row, dtype=np.int32), draw_row).tolist() == draws
 
 
 @pytest.mark.parametrize("with_penalty", [False, True])

@@ -228,6 +228,34 @@ def test_no_token_allowed_is_a_fault_of_that_row() -> None:
     assert result.num_tokens.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("broken_row", [None, 0, 1, 2, 3])
+def test_masks_and_rules_hide_nothing_that_is_not_a_number(broken_row: int | None) -> None:
+    """Rows with a mask, with a mask and a rule, with a rule, with neither: each is asked before it is changed."""
+    executor = history_executor()
+    biased = SamplingParams(seed=4, temperature=1.0, logit_bias={20: 100.0})
+    prompts = [[5], [6], [7], [8]]
+    admits = [
+        make_admit(row, prompt, sampling=biased if row in (1, 2) else SamplingParams(seed=4), grammar=row < 2)
+        for row, prompt in enumerate(prompts)
+    ]
+    plan = make_plan(
+        1,
+        [(row, 0, 1, True) for row in range(4)],
+        admits=admits,
+        blocks=[(0, row, 0, 1 + row) for row in range(4)],
+    )
+    if broken_row is not None:
+        model: Any = executor.runner.model
+        model.broken = {float((7 * 31 + prompts[broken_row][0] + 1) % 1_000_003)}
+    masks = SampleInputs(mask_row=np.asarray([0, 1], np.int32), masks=np.stack([mask_words(48, [11, 12])] * 2))
+    result = run_plan(executor, plan, masks)
+    assert [(f.row, f.code) for f in result.faults] == ([] if broken_row is None else [(broken_row, "nan")])
+    assert result.num_tokens.tolist() == [int(row != broken_row) for row in range(4)]
+    tokens = dict(zip(np.flatnonzero(result.num_tokens).tolist(), result.tokens.tolist(), strict=True))
+    assert all(tokens.get(row, 11) in (11, 12) for row in (0, 1))
+    assert tokens.get(2, 20) == 20
+
+
 def test_logprobs_are_of_raw_logits_and_cover_accepted_drafts() -> None:
     params = SamplingParams(seed=4, temperature=0.0, logprobs=3, logprob_token_ids=(1, 2), logit_bias={20: 100.0})
     plain = SamplingParams(seed=4, temperature=0.0)

@@ -18,6 +18,7 @@ from paceline.lab.stats.bootstrap import mean_estimate
 from paceline.lab.stats.dependence import correlation_time
 from paceline.lab.stats.proportion import WILSON, share_estimate, wilson
 
+_WHOLE = "not_truncated"  # the validator
 ONE_REQUEST = "one request: not a throughput"
 _INPUT_EDGES = (128, 512, 2048, 8192, 32768)
 _OUTPUT_EDGES = (32, 128, 512, 2048)
@@ -95,6 +96,7 @@ def _group(run: Run, kind: str, name: str, members: Bools) -> GroupMetrics:
     num_ok = int((c.ok & members).sum())
     prompts = [r.prompt_tokens for r in records if r.prompt_tokens >= 0]
     tokens = c.tokens[members & np.isfinite(c.tokens)]
+    valid, num_cut = valid_of(records)
     return GroupMetrics(
         kind=kind,
         name=name,
@@ -104,7 +106,8 @@ def _group(run: Run, kind: str, name: str, members: Bools) -> GroupMetrics:
         good_tokens_per_s=good_tokens(run, members),
         attainment=attainment(run, members),
         missed={term: count for term, who in judged.missed.items() if (count := int((who & members).sum()))},
-        valid=valid_of(records),
+        valid=valid,
+        num_cut=num_cut,
         num_vacuous=int((judged.vacuous & members).sum()),
         request_rps=num_ok / seconds if seconds > 0 else None,
         input_tokens=sum(prompts),
@@ -124,11 +127,20 @@ def _outcomes(run: Run, index: list[int]) -> dict[str, int]:
     return dict(sorted(Counter(NO_TOKEN if none[i] else run.columns.records[i].outcome.value for i in index).items()))
 
 
-def valid_of(records: list[RequestRecord]) -> dict[str, tuple[int, int]]:
-    """Validator -> (passed, judged), over the answers that were judged at all."""
-    judged = Counter(name for record in records for name in record.valid)
-    passed = Counter(name for record in records for name, well in record.valid.items() if well)
-    return {name: (passed[name], judged[name]) for name in sorted(judged)}
+def valid_of(records: list[RequestRecord]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Validator -> (passed, judged), and how many answers were cut: those met their limit of tokens before they were
+    whole, which says nothing about what the server enforces. What was cut and passes all the same counts as passed."""
+    judged: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    num_cut = 0
+    for record in records:
+        cut = record.reason == "length" and not record.valid.get(_WHOLE, True)
+        failed = {name for name, well in record.valid.items() if not well} - {_WHOLE}
+        num_cut += cut and bool(failed)
+        for name, well in record.valid.items():
+            judged[name] += not (cut and name in failed)
+            passed[name] += well
+    return {name: (passed[name], judged[name]) for name in sorted(judged)}, num_cut
 
 
 def attainment(run: Run, members: Bools) -> Estimate:

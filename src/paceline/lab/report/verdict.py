@@ -158,6 +158,8 @@ def key_numbers(info: RunInfo, metrics: RunMetrics) -> tuple[KeyNumber, ...]:
         for name, (passed, judged) in whole.valid.items()
         if name in asked_for
     )
+    if whole.num_cut and asked_for:
+        ends += f"; {count(whole.num_cut)} more cut at their limit of tokens"
     found.append(KeyNumber("Requests", count(whole.num_requests), "", ends, f"in {number(metrics.window.seconds)} s"))
     return tuple(found)
 

@@ -203,11 +203,13 @@ def _tenants(m: _Maker) -> WorkloadSpec:
     return m.spec(streams, classes, total)
 
 
-def _checked(m: _Maker, content: str, *validators: str) -> WorkloadSpec:
+def _checked(m: _Maker, content: str, num_output: int, *validators: str) -> WorkloadSpec:
+    """The length of such an answer is its own: `num_output` tokens are room for nearly all of them, and the rate is as
+    if they took half."""
     t = m.tokens
-    spec = m.plain(t.short_in, max(48, t.mid_out), content=content)
-    # the length of such an answer is its own: room for all of it, and the rate as if it took half
-    stream = msgspec.structs.replace(spec.streams[0], output=_fixed(min(m.size.room // 3, max(96, t.mid_out))))
+    most = min(m.size.room // 3, max(num_output, t.mid_out))
+    spec = m.plain(t.short_in, max(most // 2, t.mid_out), content=content)
+    stream = msgspec.structs.replace(spec.streams[0], output=_fixed(most))
     slo = {n: msgspec.structs.replace(c, validators=validators) for n, c in spec.slo.items()}
     return msgspec.structs.replace(spec, streams=(stream,), slo=slo)
 
@@ -263,10 +265,10 @@ _NAMED: dict[str, tuple[str, _Make]] = {
     "stream": ("streamed answers of middling length", lambda m: m.plain(m.tokens.short_in, m.tokens.mid_out)),
     "non-stream": ("the same requests, answered in one piece", _non_stream),
     "tenants": ("three tenants with targets of their own, the third in bursts", _tenants),
-    "tools": ("requests that call a tool; the call is validated", lambda m: _checked(m, "tools", "tool_call")),
+    "tools": ("requests that call a tool; the call is validated", lambda m: _checked(m, "tools", 96, "tool_call")),
     "structured": (
         "answers that follow a JSON schema; validated",
-        lambda m: _checked(m, "structured", "json", "schema"),
+        lambda m: _checked(m, "structured", 256, "json", "schema"),
     ),
     "cancel": ("three in ten are cancelled while they are answered", lambda m: _faulty(m, "cancel")),
     "timeout": ("two in ten have a client that gives up early", lambda m: _faulty(m, "timeout")),

@@ -313,7 +313,7 @@ TABLE: tuple[Kernel, ...] = (
     _by_rows("largest", "one pass, one call; the reference's bits"),
     _by_rows("draw_bounds", "one pass over logits that are drawn from", module="draws"),
     _by_rows("draw_scale", "one pass; the reference's bits", module="draws"),
-    _by_rows("keep_allowed", "a grammar's words as they come; the reference's bits", module="draws", levels=()),
+    _by_rows("keep_allowed", "a grammar's words as they come, one pass; the reference's bits", module="draws"),
     Kernel("largest", "reference", f"{REFERENCE}.largest:largest", "maxima of pieces, then of one", numerics=BOTH),
     Kernel("draw_bounds", "reference", f"{REFERENCE}.draws:draw_bounds", "passes over copies", numerics=BOTH),
     Kernel("draw_scale", "reference", f"{REFERENCE}.draws:draw_scale", "two passes", numerics=BOTH),

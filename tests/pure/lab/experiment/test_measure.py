@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 
 import msgspec
@@ -17,8 +18,8 @@ from paceline.lab.experiment.cache_protocol import prepare_cache, primers, verif
 from paceline.lab.experiment.counts import Counts
 from paceline.lab.experiment.measure import MeasureOptions, measure
 from paceline.lab.load import LoadOptions, probe
-from paceline.lab.mock import Flavour, MockServer, Script, Service
-from paceline.lab.workload import Content, WordCounter, load_spec, make_plan
+from paceline.lab.mock import Flavour, Match, MockServer, Reply, Rule, Script, ScriptChunk, Service
+from paceline.lab.workload import Content, WordCounter, load_spec, make_plan, named
 
 QUICK = MeasureOptions(
     load=LoadOptions(num_processes=0), calibrate=False, energy=(), fingerprint={"host": "test"}, counts=Counts()
@@ -69,6 +70,42 @@ def test_a_validator_that_does_not_apply_to_a_request_stands_in_no_way(target, t
     run = measure(target, spec, seed=1, out=tmp_path / "run", options=QUICK)
     assert all(r.valid == {"not_truncated": True} for r in run.records)
     assert run.metrics.whole.attainment.value == 1.0
+
+
+ANSWERS = {  # a word of each request of content `structured`, and an answer to it
+    "baker": {"name": "Ada Berg", "job": "baker", "town": "Lund", "age": 41},
+    "kettle": {"verdict": "mixed", "score": 3, "reason": "the lid came off"},
+    "choir": {"title": "practice", "place": "town hall", "hour": 19, "minutes": 120},
+    "tomato": {"dish": "soup", "serves": 2, "ingredients": ["tomatoes", "salt"]},
+    "photo": {"area": "crash", "urgent": True, "summary": "closes on photos"},
+    "mill,": {"steps": [{"turn": "left", "metres": 200}]},
+}
+
+
+def test_answers_cut_at_their_limit_are_counted_apart(tmp_path):
+    def reply(value, reason="stop", size=None):
+        return Reply(chunks=(ScriptChunk(text=json.dumps(value)[:size]),), finish_reason=reason)
+
+    rules = [Rule(match=Match(contains="route", every=2), reply=reply({"steps": 1}))]  # whole, and wrong
+    rules += [Rule(match=Match(contains=w, every=3), reply=reply(v, "length", -4)) for w, v in ANSWERS.items()]
+    rules += [Rule(match=Match(contains=word), reply=reply(value)) for word, value in ANSWERS.items()]
+    spec = workload(slo={"chat": {"ttft_ms": 60_000, "validators": ["json", "schema"]}}, num_requests=48)
+    stream = msgspec.structs.replace(
+        spec.streams[0], content="structured", output=named("structured")[0].streams[0].output
+    )
+    with MockServer(Script(flavour=Flavour.PACELINE, rules=tuple(rules))) as server:
+        target = asyncio.run(probe(server.url))
+        run = measure(
+            target, msgspec.structs.replace(spec, streams=(stream,)), seed=1, out=tmp_path / "run", options=QUICK
+        )
+    whole, cut = run.metrics.whole, [r for r in run.records if r.reason == "length"]
+    assert 0 < len(cut) < len(run.records)
+    assert whole.num_cut == len(cut)
+    assert whole.valid["json"] == (48 - len(cut), 48 - len(cut))
+    passed, judged = whole.valid["schema"]
+    assert judged == 48 - len(cut)
+    assert 0 < passed < judged
+    assert whole.attainment.value == passed / 48  # who was cut got nothing to use
 
 
 def test_a_second_run_of_the_same_seed_gets_nothing_from_the_cache(target, tmp_path):

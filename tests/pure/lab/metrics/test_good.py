@@ -145,7 +145,30 @@ def test_validators() -> None:
     found = whole(log, terms)
     assert found.missed == {"schema": 2, "not_truncated": 1}
     assert found.valid == {"not_truncated": (3, 3), "schema": (1, 2)}
+    assert found.num_cut == 0
     assert found.attainment.value == 0.5
+
+
+def test_what_was_cut_says_nothing_about_validity_and_is_not_good() -> None:
+    terms = SloClass(ttft_s=0.1, validators=("json", "schema"))
+    chunks = [chunk(50), chunk(60)]
+    cut = {"json": False, "schema": False, "not_truncated": False}
+    log = [
+        record(0, chunks, reason="stop", valid={"json": True, "schema": True, "not_truncated": True}),
+        record(1, chunks, reason="stop", valid={"json": True, "schema": False, "not_truncated": True}),
+        record(2, chunks, reason="length", valid=cut),
+        record(
+            3, chunks, reason="length", valid={"json": True, "schema": True, "not_truncated": False}
+        ),  # just in time
+        record(4, chunks, reason="length", valid={**cut, "not_truncated": True}),  # its length was forced
+        record(5, chunks, reason="content_filter", valid=cut),
+    ]
+    found = whole(log, terms)
+    assert found.num_cut == 1
+    assert found.valid == {"json": (3, 5), "not_truncated": (3, 6), "schema": (2, 5)}
+    assert found.missed == {"json": 3, "schema": 4}
+    only_cut = whole(log[2:3], terms)
+    assert (only_cut.valid["schema"], only_cut.num_cut) == ((0, 0), 1)
 
 
 def test_a_class_without_targets_asks_for_a_good_end() -> None:

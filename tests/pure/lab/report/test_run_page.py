@@ -171,3 +171,21 @@ def test_valid_answers_are_told_beside_the_requests(run):
     (note,) = [each.interval for each in page.numbers if each.label == "Requests"]
     assert note.endswith(f"; tool call valid in {passed} of {judged}")
     assert "json" not in note
+
+
+def test_cut_answers_are_told_apart_from_invalid_ones(run):
+    whole, cut = {"json": True, "not_truncated": True}, {"json": False, "not_truncated": False}
+    records = [
+        msgspec.structs.replace(r, valid=cut if i % 4 == 0 else whole, reason="length" if i % 4 == 0 else "stop")
+        for i, r in enumerate(run.records)
+    ]
+    terms = tuple(msgspec.structs.replace(each, validators=("json",)) for each in run.info.slo)
+    info = msgspec.structs.replace(run.info, slo=terms)
+    metrics = compute(info, records)
+    page = run_page(info, metrics, records, run.server_metrics, None, folder="runs/x")
+    passed, judged = metrics.whole.valid["json"]
+    assert passed == judged == metrics.whole.num_requests - metrics.whole.num_cut
+    (note,) = [each.interval for each in page.numbers if each.label == "Requests"]
+    assert note.endswith(
+        f"; json valid in {passed} of {judged}; {metrics.whole.num_cut} more cut at their limit of tokens"
+    )

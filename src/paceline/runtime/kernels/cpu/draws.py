@@ -47,11 +47,24 @@ def draw_scale(logits: torch.Tensor, largest: torch.Tensor, temperature: torch.T
     )
 
 
-def keep_allowed(logits: torch.Tensor, words: np.ndarray) -> None:
-    """logits [V] float32, words [ceil(V / 32) or more] uint32."""
+def keep_allowed(logits: torch.Tensor, rows: np.ndarray, words: np.ndarray) -> torch.Tensor:
+    """One pass for all of them; it sees the largest numbers as it goes."""
     assert logits.dtype == torch.float32
-    assert logits.dim() == 1
-    assert logits.stride(0) == 1
+    assert logits.stride(1) == 1
+    rows = np.ascontiguousarray(rows, dtype=np.int64)
     words = np.ascontiguousarray(words, dtype=np.uint32)
-    assert len(words) * 32 >= len(logits)
-    library().paceline_cpu_keep_allowed(logits.data_ptr(), words.ctypes.data, len(logits))
+    assert len(rows) == len(words)
+    assert words.shape[1] * 32 >= logits.shape[1]
+    largest = torch.empty(len(rows), dtype=torch.float32)
+    library().paceline_cpu_keep_allowed(
+        logits.data_ptr(),
+        rows.ctypes.data,
+        words.ctypes.data,
+        largest.data_ptr(),
+        len(rows),
+        logits.shape[1],
+        logits.stride(0),
+        words.shape[1],
+        kernel_threads(),
+    )
+    return largest

@@ -32,7 +32,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "paceline_cpu_largest": (None, (*[_POINTER] * 3, *[_LONG] * 3, _INT)),
     "paceline_cpu_draw_bounds": (None, (*[_POINTER] * 5, *[_LONG] * 3, _INT)),
     "paceline_cpu_draw_scale": (None, (*[_POINTER] * 3, *[_LONG] * 3, _INT)),
-    "paceline_cpu_keep_allowed": (None, (_POINTER, _POINTER, _LONG)),
+    "paceline_cpu_keep_allowed": (None, (*[_POINTER] * 4, *[_LONG] * 4, _INT)),
     "paceline_cpu_attention_has_amx": (_INT, (_INT, _INT)),
     "paceline_cpu_attention": (None, (_POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER)),
     "paceline_cpu_scratch_size": (_LONG, (_POINTER, _LONG)),

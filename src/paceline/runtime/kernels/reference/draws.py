@@ -43,8 +43,13 @@ def slabs(rows: torch.Tensor, vocab_size: int) -> Iterator[torch.Tensor]:
     return iter(torch.split(rows, size))
 
 
-def keep_allowed(logits: torch.Tensor, words: np.ndarray) -> None:
-    """logits [V] float32 become -inf where the bit of their id is not set: words [ceil(V / 32)] uint32, the lowest bit
-    first."""
-    bits = np.unpackbits(words.astype("<u4").view(np.uint8), count=len(logits), bitorder="little")
-    logits.masked_fill_(torch.from_numpy(bits == 0).to(logits.device), float("-inf"))
+def keep_allowed(logits: torch.Tensor, rows: np.ndarray, words: np.ndarray) -> torch.Tensor:
+    """Logits [S, V] float32 of different rows [n] become -inf where the bit of their id is not set: words
+    [n, ceil(V / 32)] uint32, the lowest bit first. Returns the largest number of each row before that, [n] float32, NaN
+    where one of them is."""
+    at = torch.from_numpy(rows).to(logits.device)
+    before = logits[at]
+    count = logits.shape[1]
+    bits = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, count=count, bitorder="little")
+    logits[at] = before.masked_fill(torch.from_numpy(bits == 0).to(logits.device), float("-inf"))
+    return before.amax(dim=1)

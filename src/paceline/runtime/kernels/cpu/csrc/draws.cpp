@@ -23,6 +23,10 @@ PACELINE_INLINE Words folded(Words x, int shift) { return _mm512_xor_si512(x, _m
 PACELINE_INLINE Words shifted(Words x, int shift) { return _mm512_srli_epi32(x, static_cast<unsigned>(shift)); }
 PACELINE_INLINE Floats as_floats(Words x) { return {_mm512_cvtepi32_ps(x)}; }
 PACELINE_INLINE Words bits_of(Floats x) { return _mm512_castps_si512(x.v); }
+// x in the lanes that have a bit, elsewhere `other`.
+PACELINE_INLINE Floats where(std::uint32_t bits, Floats x, Floats other) {
+  return {_mm512_mask_mov_ps(other.v, static_cast<__mmask16>(bits), x.v)};
+}
 #else
 using Floats = Eight;
 using Words = __m256i;
@@ -36,6 +40,11 @@ PACELINE_INLINE Words folded(Words x, int shift) { return _mm256_xor_si256(x, _m
 PACELINE_INLINE Words shifted(Words x, int shift) { return _mm256_srli_epi32(x, shift); }
 PACELINE_INLINE Floats as_floats(Words x) { return {_mm256_cvtepi32_ps(x)}; }
 PACELINE_INLINE Words bits_of(Floats x) { return _mm256_castps_si256(x.v); }
+PACELINE_INLINE Floats where(std::uint32_t bits, Floats x, Floats other) {
+  const Words lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const Words has = _mm256_cmpeq_epi32(both(words(static_cast<std::int32_t>(bits)), lanes), lanes);
+  return {_mm256_blendv_ps(other.v, x.v, _mm256_castsi256_ps(has))};
+}
 #endif
 
 // noise.py: noise <= kAlpha * bits + kConstant, with the bits of a float that stands for the hash.
@@ -77,6 +86,38 @@ void draw_bounds(const DrawBounds& task, std::int64_t first, std::int64_t last) 
       }
       task.out[draw * num_pieces + piece] = largest_of(most_here) + kConstant;
     }
+  }
+}
+
+// Every number is read anyway: a pass that only looks for the largest beforehand would take as long again.
+void keep_allowed(const KeepAllowed& task, std::int64_t first, std::int64_t last) {
+  constexpr int kLanes = kWidth<Floats>;
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const Floats never = all<Floats>(kNever);
+  for (std::int64_t mask = first; mask < last; ++mask) {
+    float* x = task.x + task.rows[mask] * task.stride;
+    const std::uint32_t* allowed = task.words + mask * task.num_words;
+    Floats one = never, other = never;
+    bool nan = false;
+    std::int64_t id = 0;
+    for (; id + 32 <= task.size; id += 32) {
+      const std::uint32_t word = allowed[id / 32];
+      for (int lane = 0; lane < 32; lane += 2 * kLanes) {
+        const Floats a = load<Floats>(x + id + lane), b = load<Floats>(x + id + lane + kLanes);
+        one = most(a, one);
+        other = most(b, other);
+        nan |= any_nan(a, b);
+        store(x + id + lane, where(word >> lane, a, never));
+        store(x + id + lane + kLanes, where(word >> (lane + kLanes), b, never));
+      }
+    }
+    float here = largest_of(most(one, other));
+    for (; id < task.size; ++id) {
+      here = x[id] > here ? x[id] : here;
+      nan |= x[id] != x[id];
+      if (!(allowed[id / 32] >> id % 32 & 1)) x[id] = kNever;
+    }
+    task.largest[mask] = nan ? std::numeric_limits<float>::quiet_NaN() : here;
   }
 }
 

@@ -24,8 +24,19 @@ struct DrawScale {
   std::int64_t size, stride;
 };
 
+// For masks [first, last): row rows[i] of x becomes -inf where words[i] has no bit for an id, the lowest bit first.
+// largest[i] is the largest number that was there before, NaN where one of them is.
+struct KeepAllowed {
+  float* x;
+  const std::int64_t* rows;
+  const std::uint32_t* words;
+  float* largest;
+  std::int64_t size, stride, num_words;  // numbers of a row of x, from row to row, and words of a mask
+};
+
 // By level of instructions (isa.h).
 #define PACELINE_DRAWS                                                                   \
+  void keep_allowed(const KeepAllowed& task, std::int64_t first, std::int64_t last);     \
   void draw_bounds(const DrawBounds& task, std::int64_t first, std::int64_t last);       \
   void draw_scale(const DrawScale& task, std::int64_t first, std::int64_t last);
 namespace avx2 {

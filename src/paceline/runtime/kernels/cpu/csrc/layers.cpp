@@ -51,7 +51,11 @@ void paceline_cpu_draw_scale(float* x, const float* largest, const float* temper
   draw_scale({x, largest, temperature, size, stride}, num_rows, num_threads);
 }
 
-void paceline_cpu_keep_allowed(float* x, const std::uint32_t* words, std::int64_t size) { keep_allowed(x, words, size); }
+void paceline_cpu_keep_allowed(float* x, const std::int64_t* rows, const std::uint32_t* words, float* largest,
+                               std::int64_t num_masks, std::int64_t size, std::int64_t stride, std::int64_t num_words,
+                               std::int32_t num_threads) {
+  keep_allowed({x, rows, words, largest, size, stride, num_words}, num_masks, num_threads);
+}
 
 void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
                            std::int64_t num_heads, std::int64_t head_bytes, std::int64_t token_stride,

@@ -128,19 +128,9 @@ void draw_scale(const DrawScale& task, std::int64_t num_rows, int num_threads) {
   share_rows(num_rows, task.size, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
-// A grammar allows nearly nothing, or nearly all: whole words are the common case.
-void keep_allowed(float* x, const std::uint32_t* words, std::int64_t size) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  for (std::int64_t id = 0; id < size; id += 32) {
-    const std::uint32_t word = words[id / 32];
-    const std::int64_t count = std::min<std::int64_t>(32, size - id);
-    if (word == 0) {
-      std::fill(x + id, x + id + count, kNever);
-    } else if (word != ~std::uint32_t{0}) {
-      for (std::int64_t i = 0; i < count; ++i)
-        if (!(word >> i & 1)) x[id + i] = kNever;
-    }
-  }
+void keep_allowed(const KeepAllowed& task, std::int64_t num_masks, int num_threads) {
+  const auto run = at_level(avx2::keep_allowed, avx512::keep_allowed);
+  share_rows(num_masks, task.size, num_threads, [&](std::int64_t first, std::int64_t last) { run(task, first, last); });
 }
 
 bool attention_has_amx(std::int32_t kv_type, std::int32_t head_dim) {

@@ -23,7 +23,7 @@ void draw_bounds(const DrawBounds& task, std::int64_t num_draws, int num_threads
 void draw_scale(const DrawScale& task, std::int64_t num_rows, int num_threads);
 
 // Numbers of x whose bit in `words` is not set become -inf.
-void keep_allowed(float* x, const std::uint32_t* words, std::int64_t size);
+void keep_allowed(const KeepAllowed& task, std::int64_t num_masks, int num_threads);
 
 void attention(const AttentionStep& step, const AttentionLayer& layer);
 
