@@ -1,13 +1,15 @@
 """The paged KV cache: one storage of bytes, seen as typed blocks by each layer.
 
-    storage   [slots, 2, num_kv_heads, blocks, block_size, record]
-               |      |                |                   |
-               |      K, V             |                   head_dim numbers, and with 8 bits their scale
-               |                       id 0 is the null block: zeros, never written
-               position of a layer within its KV group
+    storage   [blocks, slots, 2, num_kv_heads, block_size, record]
+               |       |      |                            |
+               |       |      K, V                         head_dim numbers, and with 8 bits their scale
+               |       position of a layer within its KV group
+               id 0 is the null block: zeros, never written
 
 Block ids are shared by all groups: block b belongs to one group at a time, and layer i of that group keeps its K and V
-in slot `group.layers.index(i)`. Heads lie outside blocks, so gathered blocks are what batched products read as it is.
+in slot `group.layers.index(i)`. Blocks lie outermost, so what a cache has taken of the system's memory grows with the
+blocks that were ever used: with layers and heads outside, the first block would touch a huge page for each of them.
+One head's numbers of a block (a *run*) lie together, so gathered runs are what batched products read as it is.
 
 A cache of int8 holds codes, and behind those of each head of each token one float32 that multiplies them: a scale that
 depends on nothing else, so what is read does not depend on who else was written. `kernels.reference.kv_int8` says how.
@@ -18,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from paceline.contracts.kv import KV_FORMATS, NULL_BLOCK, KVLayout
 from paceline.contracts.specs import ModelSpec
+from paceline.runtime.huge_pages import zeroed
 
 SCALE_BYTES = KV_FORMATS["int8"].scale_bytes
 KV_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in KV_FORMATS}  # by KVLayout.dtype
@@ -31,9 +33,7 @@ KV_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in KV_F
 def _zeros(num_bytes: int, device: torch.device) -> torch.Tensor:
     """[num_bytes] uint8. On a CPU the pages come from the system zeroed, when they are first written: torch would write
     gigabytes at start."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8))
-    return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    return zeroed(num_bytes) if device.type == "cpu" else torch.zeros(num_bytes, dtype=torch.uint8, device=device)
 
 
 class Workspace:
@@ -67,9 +67,9 @@ class LayerCache:
     int8 `SCALE_BYTES` more.
     """
 
-    kv: torch.Tensor  # [2, H, B, S, D]
-    slots: torch.Tensor  # [2 * H, B * S, D]: where a token goes
-    blocks: torch.Tensor  # [2 * H * B, S * D]: K and V blocks of each head, for gathering
+    kv: torch.Tensor  # [2, H, B, S, D], blocks far apart
+    runs: torch.Tensor  # [.., S * D]: head h (K heads first) of block b is row b * block_runs + h, for gathering
+    block_runs: int  # runs of a block, all layers'
     group: int  # index into KVLayout.groups and AttentionMetadata.groups
     block_size: int
     workspace: Workspace
@@ -95,7 +95,7 @@ class KVCache:
         self.device = torch.device(device)
         num_slots, block_size = layout.layers_per_group, layout.block_size
         record = spec.head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
-        shape = (num_slots, 2, spec.num_kv_heads, layout.num_blocks + 1, block_size, record)
+        shape = (layout.num_blocks + 1, num_slots, 2, spec.num_kv_heads, block_size, record)
         self.storage = _zeros(layout.total_bytes, self.device)
         self.blocks = self.storage.view(dtype).view(shape)
         self.workspace = Workspace()
@@ -107,18 +107,17 @@ class KVCache:
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(K, V) of a model layer, each [num_kv_heads, blocks, block_size, record]."""
-        kv = self.blocks[self._place[index][1]]
+        kv = self.layer_cache(index).kv
         return kv[0], kv[1]
 
     def layer_cache(self, index: int) -> LayerCache:
         """The same memory in all the shapes that kernels use."""
         group, slot = self._place[index]
-        kv = self.blocks[slot]
-        _, heads, blocks, block_size, record = kv.shape
+        _, num_slots, _, heads, block_size, record = self.blocks.shape
         return LayerCache(
-            kv=kv,
-            slots=kv.view(2 * heads, blocks * block_size, record),
-            blocks=kv.view(2 * heads * blocks, block_size * record),
+            kv=self.blocks[:, slot].permute(1, 2, 0, 3, 4),
+            runs=self.blocks.view(-1, block_size * record)[slot * 2 * heads :],
+            block_runs=num_slots * 2 * heads,
             group=group,
             block_size=block_size,
             workspace=self.workspace,
@@ -131,7 +130,7 @@ class KVCache:
         assert NULL_BLOCK not in dst, "the null block is never written"
         read = torch.as_tensor(src, dtype=torch.int64, device=self.device)
         write = torch.as_tensor(dst, dtype=torch.int64, device=self.device)
-        self.blocks.index_copy_(3, write, self.blocks.index_select(3, read))
+        self.blocks.index_copy_(0, write, self.blocks.index_select(0, read))
 
     def poison(self, block_ids: Sequence[int]) -> None:
         """Fill blocks with NaN. A test aid: content of a block that nobody holds must not reach any result.
@@ -141,4 +140,4 @@ class KVCache:
             return
         assert NULL_BLOCK not in block_ids, "the null block stays zero"
         value = -1 if self.dtype == torch.int8 else float("nan")
-        self.blocks.index_fill_(3, torch.as_tensor(block_ids, dtype=torch.int64, device=self.device), value)
+        self.blocks.index_fill_(0, torch.as_tensor(block_ids, dtype=torch.int64, device=self.device), value)

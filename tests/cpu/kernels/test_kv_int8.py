@@ -82,7 +82,7 @@ def test_ties_go_to_the_even_code_and_the_scale_is_the_largest_over_127() -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_native_code_writes_the_bytes_of_the_reference(dim: int, dtype: torch.dtype) -> None:
     case = int8_case([(0, 1)], dim=dim, heads=2, kv_heads=2, block_size=16, seed=1)
-    heads, slots = 4, case.cache.slots.shape[1]
+    heads, slots = 4, case.cache.num_blocks * case.cache.block_size
     for num_tokens, threads in ((0, 1), (1, 2), (slots, 3)):
         kv = numbers(num_tokens * heads, dim, num_tokens).view(num_tokens, heads, dim)
         both = torch.cat((torch.randn(num_tokens, 2, dim), kv), 1).to(dtype)  # q lies beside

@@ -14,4 +14,5 @@ def write_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor) ->
     The cache's dtype is that of kv, or int8: then kv is rounded."""
     if cache.has_scales:
         kv = to_records(kv)
-    cache.slots.index_copy_(1, slot_mapping, kv.transpose(0, 1))
+    heads = cache.kv.flatten(0, 1)  # [2 * H, B, S, D]
+    heads[:, slot_mapping // cache.block_size, slot_mapping % cache.block_size] = kv.transpose(0, 1)

@@ -54,13 +54,13 @@ struct AttentionStep {
 };
 
 // One layer: q [tokens, num_heads, head_dim] with tokens q_stride floats apart, out [tokens, num_heads * head_dim];
-// kv [2, num_kv_heads, blocks, block_size, head_dim], `region` elements for each K or V head. Of 8 bits: records of bytes in
-// place of head_dim numbers, `region` bytes for each.
+// kv: for each block 2 * num_kv_heads runs (K heads first) of block_size * head_dim numbers. Of 8 bits: records of bytes in
+// place of head_dim numbers, and strides in bytes.
 struct AttentionLayer {
   const float* q;
   std::int64_t q_stride;
   const void* kv;
-  std::int64_t region;
+  std::int64_t head_stride, block_stride;  // elements from run to run, and from block to block
   float* out;
 };
 
