@@ -104,7 +104,7 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, params: Attention
     tables = metadata.groups[cache.group].block_tables
     assert tables.dtype == torch.int32
     assert tables.stride(1) == 1
-    assert cache.kv.stride()[3:] == (cache.kv.shape[4], 1)
+    assert cache.kv[0, 0, 0].is_contiguous()
     assert cache.kv.stride(0) == cache.kv.shape[1] * cache.kv.stride(1), "V heads behind K heads"
     kv_type = _KV_TYPES[cache.kv.dtype]
     amx = bool(library().paceline_cpu_attention_has_amx(kv_type, params.head_dim))

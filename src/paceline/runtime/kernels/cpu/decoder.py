@@ -35,7 +35,7 @@ class _Block(ctypes.Structure):
         ("head_norm", _POINTER),
         *((name, _Product) for name in ("qkv", "out", "gate_up", "down")),
         ("kv", _POINTER),
-        *((name, _LONG) for name in ("head_stride", "block_stride", "group", "rope", "activation")),
+        *((name, _LONG) for name in ("head_stride", "chunk_stride", "group", "rope", "activation")),
     )
 
 

@@ -14,7 +14,7 @@ def write_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor) ->
     """kv [T, 2 * num_kv_heads, head_dim], K heads first, to slots slot_mapping [T] (block * block_size + offset)."""
     held = cache.kv
     assert kv.dtype == held.dtype
-    assert kv.shape[1:] == (held.shape[0] * held.shape[1], held.shape[4])
+    assert kv.shape[1:] == (held.shape[0] * held.shape[1], held.shape[5])
     kv, slot_mapping = _dense(kv), _checked(slot_mapping)
     size = kv.element_size()
     library().paceline_cpu_write_kv(
@@ -25,9 +25,9 @@ def write_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor) ->
         kv.shape[1],
         kv.shape[2] * size,
         kv.stride(0) * size,
+        cache.block_size,
         held.stride(1) * size,
         held.stride(2) * size,
-        cache.block_size,
     )
 
 
@@ -35,7 +35,7 @@ def write_int8_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tenso
     """The same into a cache of int8, bit for bit as the reference kernel rounds. Odd head sizes go to that one."""
     held, dim = cache.kv, kv.shape[2]
     assert cache.has_scales
-    assert held.shape[4] == dim + SCALE_BYTES
+    assert held.shape[5] == dim + SCALE_BYTES
     if dim % 8:
         reference_write_kv(kv, cache, slot_mapping)
         return
@@ -48,9 +48,9 @@ def write_int8_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tenso
         kv.shape[1],
         dim,
         kv.stride(0),
+        cache.block_size,
         held.stride(1),
         held.stride(2),
-        cache.block_size,
         kernel_threads(),
     )
 

@@ -122,7 +122,7 @@ class _Builder:
         self.size, self.params, self.dtype = cache.block_size, params, dtype
         self.per_block = 2 * params.num_kv_heads * cache.block_size * params.head_dim  # elements, K and V
         self.heads = np.arange(2 * params.num_kv_heads, dtype=np.int64)[:, None]
-        self.block_runs = cache.block_runs
+        self.run_of = cache.run_of
         self.lengths = contexts + counts
         window = params.window
         lowest = np.zeros_like(contexts) if window is None else np.maximum(contexts - window + 1, 0)
@@ -132,7 +132,7 @@ class _Builder:
 
     def rows_of(self, block_ids: np.ndarray) -> torch.Tensor:
         """Indices into LayerCache.runs, heads outermost, of flat block ids."""
-        return torch.from_numpy((self.heads + block_ids[None, :] * self.block_runs).reshape(-1))
+        return torch.from_numpy(self.run_of(self.heads, block_ids[None, :]).reshape(-1))
 
     # decode
 

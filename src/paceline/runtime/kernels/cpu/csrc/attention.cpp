@@ -200,11 +200,11 @@ void in_tiles(int first, int last, const Call& call) {
     if (first < last) in_tiles<most - 1>(first, last, call);
 }
 
-// Where one head's keys and values of a sequence lie: blocks in the order of its table, `stride` elements apart.
+// Where one head's keys and values of a sequence lie: blocks in the order of its table.
 template <typename T>
 struct Blocks {
   const T *k, *v;
-  std::int64_t stride;
+  KVPlaces places;
   const std::int32_t* table;
 };
 
@@ -224,7 +224,7 @@ Group<T> find_group(const AttentionStep& step, const Blocks<T>& blocks, std::int
   found.to = static_cast<int>(std::min<std::int64_t>(end - base, kKeys));
   std::int64_t block = (base + found.from) / step.block_size, offset = (base + found.from) % step.block_size;
   for (int j = found.from; j < found.to; ++j) {
-    const std::int64_t at = blocks.table[block] * blocks.stride + offset * record_size<T>(step.head_dim);
+    const std::int64_t at = blocks.places.block(blocks.table[block]) + offset * record_size<T>(step.head_dim);
     found.key[j] = blocks.k + at;
     found.value[j] = blocks.v + at;
     if (++offset == step.block_size) offset = 0, ++block;
@@ -299,8 +299,8 @@ template <typename T>
 void one_tile(const AttentionStep& step, const AttentionLayer& layer, const AttentionTile& tile, int head) {
   static thread_local State state;
   const int per_kv = step.num_heads / step.num_kv_heads, dim = step.head_dim;
-  const T* k = static_cast<const T*>(layer.kv) + layer.head_stride * head;
-  const T* v = static_cast<const T*>(layer.kv) + layer.head_stride * (step.num_kv_heads + head);
+  const T* k = static_cast<const T*>(layer.kv) + layer.places.head_stride * head;
+  const T* v = static_cast<const T*>(layer.kv) + layer.places.head_stride * (step.num_kv_heads + head);
   const AttentionMember* members = step.members + tile.first_member;
 
   int count = 0;
@@ -323,7 +323,7 @@ void one_tile(const AttentionStep& step, const AttentionLayer& layer, const Atte
     }
 
   const auto of = [&](const AttentionMember& member) {
-    return Blocks<T>{k, v, layer.block_stride, step.tables + member.row * step.table_stride};
+    return Blocks<T>{k, v, layer.places, step.tables + member.row * step.table_stride};
   };
   if (tile.shared > 0) walk<T>(step, state, of(members[0]), 0, count, 0, tile.shared);
   for (int m = 0, row = 0; m < tile.num_members; ++m) {

@@ -94,7 +94,7 @@ struct Walk {
   const AttentionStep& step;
   State& state;
   const std::uint16_t *k, *v;
-  std::int64_t block_stride;
+  KVPlaces places;
   const std::int32_t* table;
   int dim;
 

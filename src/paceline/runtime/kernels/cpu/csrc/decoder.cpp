@@ -73,15 +73,16 @@ struct Run {
     const std::int64_t size = qkv_size(d), heads = 2 * d.num_kv_heads, bytes = sizeof(float);
     const AttentionStep& step = *pass.steps[block.group];
     const std::int64_t* slots = pass.slots[block.group];
-    const KVPlaces places{block.head_stride, block.block_stride, step.block_size};
     if (step.kv_type == kKVInt8)
-      write_kv_int8({kv, static_cast<char*>(block.kv), slots, heads, d.head_dim, size, places}, pass.num_tokens, threads);
+      write_kv_int8({kv, static_cast<char*>(block.kv), slots, heads, d.head_dim, size, step.block_size, block.places}, pass.num_tokens,
+                    threads);
     else if (step.kv_type == kKVBFloat16)
-      write_kv_bf16(kv, static_cast<std::uint16_t*>(block.kv), slots, pass.num_tokens, heads, d.head_dim, size, places);
+      write_kv_bf16(kv, static_cast<std::uint16_t*>(block.kv), slots, pass.num_tokens, heads, d.head_dim, size, step.block_size,
+                    block.places);
     else
       write_kv(reinterpret_cast<const char*>(kv), static_cast<char*>(block.kv), slots, pass.num_tokens, heads,
-               d.head_dim * bytes, size * bytes,
-               {places.head_stride * bytes, places.block_stride * bytes, places.block_size});
+               d.head_dim * bytes, size * bytes, step.block_size,
+               {block.places.head_stride * bytes, block.places.chunk_stride * bytes});
   }
 
   void attend(const Block& block) const {
@@ -92,7 +93,7 @@ struct Run {
     rope({s.qkv, pass.cos[block.rope], pass.sin[block.rope], turned, d.head_dim, size, d.head_dim, pass.table_stride},
          pass.num_tokens, threads);
     write(block);
-    attention(*pass.steps[block.group], {s.qkv, size, block.kv, block.head_stride, block.block_stride, s.attended});
+    attention(*pass.steps[block.group], {s.qkv, size, block.kv, block.places, s.attended});
   }
 
   void block(const Block& b) const {

@@ -26,7 +26,7 @@ struct Block {
   const float* head_norm;  // [heads + KV heads, head_dim], or null
   Product qkv, out, gate_up, down;
   void* kv;                                  // see AttentionLayer: floats or bfloat16, or records of 8 bits
-  std::int64_t head_stride, block_stride;    // numbers, or bytes of records
+  KVPlaces places;
   std::int64_t group, rope, activation;      // KV group, which of the rotations, Activation
 };
 

@@ -27,6 +27,7 @@ struct KVInt8Write {
   const std::int64_t* slots;
   std::int64_t num_heads, head_dim;
   std::int64_t token_stride;  // floats from token to token
+  std::int64_t block_size;
   KVPlaces places;            // of bytes
 };
 

@@ -1,17 +1,24 @@
-// Where a token's K and V lie in a layer of the paged cache: blocks far apart, and within one a run for each head, K heads first.
+// Where K and V of a layer lie in the paged cache (runtime/kv_cache.py): blocks in chunks of kChunkBlocks, and within a chunk a
+// run for each head, K heads first, that holds the head's numbers of all its blocks one after another.
 #pragma once
 
 #include <cstdint>
 
 namespace paceline {
 
-struct KVPlaces {
-  std::int64_t head_stride, block_stride;  // from run to run and from block to block, in the unit of `record`
-  std::int64_t block_size;                 // tokens of a block
+constexpr std::int64_t kChunkBlocks = 8;
 
-  // Of the first head's record of slot `slot`, which is block * block_size + offset.
-  std::int64_t of(std::int64_t slot, std::int64_t record) const {
-    return slot / block_size * block_stride + slot % block_size * record;
+struct KVPlaces {
+  std::int64_t head_stride, chunk_stride;  // from run to run and from chunk to chunk: numbers, or bytes of records
+
+  // Of one head's block, from the head's run in the first chunk on.
+  std::int64_t block(std::int64_t id) const {
+    return id / kChunkBlocks * chunk_stride + id % kChunkBlocks * (head_stride / kChunkBlocks);
+  }
+
+  // Of slot block * block_size + offset, whose record has so many numbers or bytes.
+  std::int64_t slot(std::int64_t at, std::int64_t block_size, std::int64_t record) const {
+    return block(at / block_size) + at % block_size * record;
   }
 };
 

@@ -55,15 +55,16 @@ void paceline_cpu_keep_allowed(float* x, const std::uint32_t* words, std::int64_
 
 void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
                            std::int64_t num_heads, std::int64_t head_bytes, std::int64_t token_stride,
-                           std::int64_t head_stride, std::int64_t block_stride, std::int64_t block_size) {
-  write_kv(kv, cache, slots, num_tokens, num_heads, head_bytes, token_stride, {head_stride, block_stride, block_size});
+                           std::int64_t block_size, std::int64_t head_stride, std::int64_t chunk_stride) {
+  write_kv(kv, cache, slots, num_tokens, num_heads, head_bytes, token_stride, block_size,
+           {head_stride, chunk_stride});
 }
 
 void paceline_cpu_write_kv_int8(const float* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
                                 std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride,
-                                std::int64_t head_stride, std::int64_t block_stride, std::int64_t block_size,
+                                std::int64_t block_size, std::int64_t head_stride, std::int64_t chunk_stride,
                                 std::int32_t num_threads) {
-  write_kv_int8({kv, cache, slots, num_heads, head_dim, token_stride, {head_stride, block_stride, block_size}}, num_tokens,
+  write_kv_int8({kv, cache, slots, num_heads, head_dim, token_stride, block_size, {head_stride, chunk_stride}}, num_tokens,
                 num_threads);
 }
 
@@ -72,8 +73,8 @@ std::int32_t paceline_cpu_attention_has_amx(std::int32_t kv_type, std::int32_t h
 }
 
 void paceline_cpu_attention(const AttentionStep* step, const float* q, std::int64_t q_stride, void* kv,
-                            std::int64_t head_stride, std::int64_t block_stride, float* out) {
-  attention(*step, {q, q_stride, kv, head_stride, block_stride, out});
+                            std::int64_t head_stride, std::int64_t chunk_stride, float* out) {
+  attention(*step, {q, q_stride, kv, {head_stride, chunk_stride}, out});
 }
 
 std::int64_t paceline_cpu_scratch_size(const Decoder* decoder, std::int64_t num_tokens) {

@@ -158,18 +158,19 @@ void attention(const AttentionStep& step, const AttentionLayer& layer) {
 }
 
 void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens, std::int64_t num_heads,
-              std::int64_t head_bytes, std::int64_t token_stride, const KVPlaces& places) {
+              std::int64_t head_bytes, std::int64_t token_stride, std::int64_t block_size, const KVPlaces& places) {
   for (std::int64_t t = 0; t < num_tokens; ++t) {
-    char* to = cache + places.of(slots[t], head_bytes);
+    char* to = cache + places.slot(slots[t], block_size, head_bytes);
     for (std::int64_t h = 0; h < num_heads; ++h)
       std::memcpy(to + h * places.head_stride, kv + t * token_stride + h * head_bytes, static_cast<std::size_t>(head_bytes));
   }
 }
 
 void write_kv_bf16(const float* kv, std::uint16_t* cache, const std::int64_t* slots, std::int64_t num_tokens,
-                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, const KVPlaces& places) {
+                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t block_size,
+                   const KVPlaces& places) {
   for (std::int64_t t = 0; t < num_tokens; ++t) {
-    std::uint16_t* token = cache + places.of(slots[t], head_dim);
+    std::uint16_t* token = cache + places.slot(slots[t], block_size, head_dim);
     for (std::int64_t h = 0; h < num_heads; ++h) {
       const float* x = kv + t * token_stride + h * head_dim;
       std::uint16_t* to = token + h * places.head_stride;
