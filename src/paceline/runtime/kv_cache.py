@@ -9,9 +9,10 @@
 
 Block ids are shared by all groups: block b belongs to one group at a time, and layer i of that group keeps its K and V
 in slot `group.layers.index(i)`. Chunks lie outermost, so what a cache has taken of the system's memory grows with the
-blocks that were ever used: with layers and heads outside, the first block would touch a huge page for each of them. Eight
-blocks of a head lie together, because sequences mostly have neighbours and processors fetch what is read in order; and
-one head's numbers of a block (a *run*) do, so gathered runs are what batched products read as it is.
+blocks that were ever used: with layers and heads outside, the first block would touch a huge page for each of them.
+Eight blocks of a head lie together, because a sequence's blocks are mostly neighbours and processors fetch ahead what
+is read in order. One head's numbers of a block (a *run*) lie together too: gathered runs are what batched products
+read as it is. The last chunk may have places for blocks that there are not; nobody touches them.
 
 A cache of int8 holds codes, and behind those of each head of each token one float32 that multiplies them: a scale that
 depends on nothing else, so what is read does not depend on who else was written. `kernels.reference.kv_int8` says how.
@@ -154,7 +155,8 @@ class KVCache:
             return
         assert NULL_BLOCK not in block_ids, "the null block stays zero"
         value = -1 if self.dtype == torch.int8 else float("nan")
-        self._put(torch.as_tensor(block_ids, dtype=torch.int64, device=self.device), torch.tensor(value, dtype=self.dtype))
+        ids = torch.as_tensor(block_ids, dtype=torch.int64, device=self.device)
+        self._put(ids, torch.tensor(value, dtype=self.dtype, device=self.device))
 
     def _by_block(self) -> torch.Tensor:
         """[chunks, 8, slots, 2, H, S, D]"""

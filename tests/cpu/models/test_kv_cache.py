@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import numpy as np
+import pytest
 import torch
 
 from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
@@ -56,6 +60,31 @@ def test_layer_cache_shapes_are_views_of_one_memory() -> None:
     run = layer.run_of(np.array([3]), np.array([1]))
     assert (layer.runs[int(run[0])].view(4, 8)[1] == 7.0).all()
     assert int((layer.runs == 7.0).sum()) == 8
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="this system does not say what is resident")
+def test_a_cache_takes_the_system_s_memory_as_blocks_are_used() -> None:
+    """Whatever the size of pages, and though a block has a part for each layer and head."""
+    spec = msgspec.structs.replace(SPEC, layers=(LayerSpec(),) * 32, num_kv_heads=2, head_dim=32)
+    layout = KVLayout(groups=plan_kv_groups(spec, 16, 4), num_blocks=1000)
+    cache = KVCache(layout, spec, torch.float32)
+    assert layout.total_bytes > 250 << 20
+    for layer in range(32):
+        write_kv(torch.ones(32, 4, 32), cache.layer_cache(layer), torch.arange(16, 48))
+    used = resident_bytes(cache.storage.data_ptr())
+    assert 2 * layout.bytes_per_block <= used <= 8 * layout.bytes_per_block + (4 << 20)
+
+
+def resident_bytes(address: int) -> int:
+    """Of the mapping that holds an address."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.partition(" ")[0].count("-") == 1:
+            begin, end = (int(part, 16) for part in line.partition(" ")[0].split("-"))
+            found = begin <= address < end
+        elif found and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no such mapping")
 
 
 def test_copy_reads_all_sources_before_it_writes() -> None:
