@@ -32,6 +32,7 @@ from paceline.runtime.kernels.cpu.kv_write import write_int8_kv, write_kv
 from paceline.runtime.kernels.cpu.native import isa_levels, set_isa
 from paceline.runtime.kernels.reference.attention import attention as reference
 from paceline.runtime.kernels.torch_cpu.attention import attention as torch_cpu
+from paceline.runtime.kv_cache import CHUNK_BLOCKS
 
 STEPS: dict[str, tuple[list[tuple[int, int]], int]] = {
     "decode 1 x 256": ([(256, 1)], 0),
@@ -61,7 +62,8 @@ def gather_and_sdpa(case: Case) -> torch.Tensor:
     tables = case.metadata.groups[0].block_tables.long()
     for row, (context, count) in enumerate(zip(case.metadata.context_lens, case.metadata.query_lens, strict=True)):
         length = context + count
-        blocks = case.cache.kv.index_select(2, tables[row, : -(-length // size)])
+        ids = tables[row, : -(-length // size)]
+        blocks = case.cache.kv[:, :, ids // CHUNK_BLOCKS, ids % CHUNK_BLOCKS]
         k, v = blocks.flatten(2, 3)[:, :, :length]
         q = case.q[at : at + count].transpose(0, 1)
         mask = None

@@ -1,13 +1,18 @@
 """The paged KV cache: one storage of bytes, seen as typed blocks by each layer.
 
-    storage   [slots, 2, num_kv_heads, blocks, block_size, record]
-               |      |                |                   |
-               |      K, V             |                   head_dim numbers, and with 8 bits their scale
-               |                       id 0 is the null block: zeros, never written
-               position of a layer within its KV group
+    storage   [chunks, slots, 2, num_kv_heads, 8, block_size, record]
+               |       |      |                |              |
+               |       |      K, V             |              head_dim numbers, and with 8 bits their scale
+               |       |                       block b is number b % 8 of chunk b // 8; id 0 is the null block: zeros,
+               |       |                       never written
+               |       position of a layer within its KV group
 
 Block ids are shared by all groups: block b belongs to one group at a time, and layer i of that group keeps its K and V
-in slot `group.layers.index(i)`. Heads lie outside blocks, so gathered blocks are what batched products read as it is.
+in slot `group.layers.index(i)`. Chunks lie outermost, so what a cache has taken of the system's memory grows with the
+blocks that were ever used: with layers and heads outside, the first block would touch a huge page for each of them.
+Eight blocks of a head lie together, because a sequence's blocks are mostly neighbours and processors fetch ahead what
+is read in order. One head's numbers of a block (a *run*) lie together too: gathered runs are what batched products
+read as it is. The last chunk may have places for blocks that there are not; nobody touches them.
 
 A cache of int8 holds codes, and behind those of each head of each token one float32 that multiplies them: a scale that
 depends on nothing else, so what is read does not depend on who else was written. `kernels.reference.kv_int8` says how.
@@ -21,9 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paceline.contracts.kv import KV_FORMATS, NULL_BLOCK, KVLayout
+from paceline.contracts.kv import KV_FORMATS, NULL_BLOCK, KVLayout, ceil_div
 from paceline.contracts.specs import ModelSpec
+from paceline.runtime.huge_pages import zeroed
 
+CHUNK_BLOCKS = 8  # and kChunkBlocks of kernels/cpu/csrc/kv_places.h
 SCALE_BYTES = KV_FORMATS["int8"].scale_bytes
 KV_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in KV_FORMATS}  # by KVLayout.dtype
 
@@ -31,9 +38,7 @@ KV_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in KV_F
 def _zeros(num_bytes: int, device: torch.device) -> torch.Tensor:
     """[num_bytes] uint8. On a CPU the pages come from the system zeroed, when they are first written: torch would write
     gigabytes at start."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8))
-    return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    return zeroed(num_bytes) if device.type == "cpu" else torch.zeros(num_bytes, dtype=torch.uint8, device=device)
 
 
 class Workspace:
@@ -67,21 +72,30 @@ class LayerCache:
     int8 `SCALE_BYTES` more.
     """
 
-    kv: torch.Tensor  # [2, H, B, S, D]
-    slots: torch.Tensor  # [2 * H, B * S, D]: where a token goes
-    blocks: torch.Tensor  # [2 * H * B, S * D]: K and V blocks of each head, for gathering
+    kv: torch.Tensor  # [2, H, chunks, 8, S, D], chunks far apart
+    runs: torch.Tensor  # [.., S * D], for gathering: see `run_of`
+    chunk_runs: int  # runs of a chunk, all layers'
     group: int  # index into KVLayout.groups and AttentionMetadata.groups
     block_size: int
     workspace: Workspace
 
     @property
     def num_blocks(self) -> int:
-        return self.kv.shape[2]
+        """Places for blocks, the null block included."""
+        return self.kv.shape[2] * CHUNK_BLOCKS
 
     @property
     def has_scales(self) -> bool:
         """Whether records are codes of 8 bits with their scale."""
         return self.kv.dtype == torch.int8
+
+    def block(self, block_id: int) -> torch.Tensor:
+        """[2, H, S, D] of one block."""
+        return self.kv[:, :, block_id // CHUNK_BLOCKS, block_id % CHUNK_BLOCKS]
+
+    def run_of(self, head: np.ndarray, block_id: np.ndarray) -> np.ndarray:
+        """Rows of `runs` for heads (those of K first) of blocks."""
+        return block_id // CHUNK_BLOCKS * self.chunk_runs + head * CHUNK_BLOCKS + block_id % CHUNK_BLOCKS
 
 
 class KVCache:
@@ -95,9 +109,10 @@ class KVCache:
         self.device = torch.device(device)
         num_slots, block_size = layout.layers_per_group, layout.block_size
         record = spec.head_dim + (SCALE_BYTES if dtype == torch.int8 else 0)
-        shape = (num_slots, 2, spec.num_kv_heads, layout.num_blocks + 1, block_size, record)
-        self.storage = _zeros(layout.total_bytes, self.device)
-        self.blocks = self.storage.view(dtype).view(shape)
+        num_chunks = ceil_div(layout.num_blocks + 1, CHUNK_BLOCKS)
+        shape = (num_chunks, num_slots, 2, spec.num_kv_heads, CHUNK_BLOCKS, block_size, record)
+        self.storage = _zeros(num_chunks * CHUNK_BLOCKS * layout.bytes_per_block, self.device)
+        self.chunks = self.storage.view(dtype).view(shape)
         self.workspace = Workspace()
         self._place: dict[int, tuple[int, int]] = {}
         for group_index, group in enumerate(layout.groups):
@@ -106,19 +121,18 @@ class KVCache:
                 self._place[layer] = (group_index, slot)
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(K, V) of a model layer, each [num_kv_heads, blocks, block_size, record]."""
-        kv = self.blocks[self._place[index][1]]
+        """(K, V) of a model layer, each [num_kv_heads, chunks, 8, block_size, record]."""
+        kv = self.layer_cache(index).kv
         return kv[0], kv[1]
 
     def layer_cache(self, index: int) -> LayerCache:
         """The same memory in all the shapes that kernels use."""
         group, slot = self._place[index]
-        kv = self.blocks[slot]
-        _, heads, blocks, block_size, record = kv.shape
+        _, num_slots, _, heads, _, block_size, record = self.chunks.shape
         return LayerCache(
-            kv=kv,
-            slots=kv.view(2 * heads, blocks * block_size, record),
-            blocks=kv.view(2 * heads * blocks, block_size * record),
+            kv=self.chunks[:, slot].permute(1, 2, 0, 3, 4, 5),
+            runs=self.chunks.view(-1, block_size * record)[slot * 2 * heads * CHUNK_BLOCKS :],
+            chunk_runs=num_slots * 2 * heads * CHUNK_BLOCKS,
             group=group,
             block_size=block_size,
             workspace=self.workspace,
@@ -131,7 +145,7 @@ class KVCache:
         assert NULL_BLOCK not in dst, "the null block is never written"
         read = torch.as_tensor(src, dtype=torch.int64, device=self.device)
         write = torch.as_tensor(dst, dtype=torch.int64, device=self.device)
-        self.blocks.index_copy_(3, write, self.blocks.index_select(3, read))
+        self._put(write, self._by_block()[read // CHUNK_BLOCKS, read % CHUNK_BLOCKS])
 
     def poison(self, block_ids: Sequence[int]) -> None:
         """Fill blocks with NaN. A test aid: content of a block that nobody holds must not reach any result.
@@ -141,4 +155,12 @@ class KVCache:
             return
         assert NULL_BLOCK not in block_ids, "the null block stays zero"
         value = -1 if self.dtype == torch.int8 else float("nan")
-        self.blocks.index_fill_(3, torch.as_tensor(block_ids, dtype=torch.int64, device=self.device), value)
+        ids = torch.as_tensor(block_ids, dtype=torch.int64, device=self.device)
+        self._put(ids, torch.tensor(value, dtype=self.dtype, device=self.device))
+
+    def _by_block(self) -> torch.Tensor:
+        """[chunks, 8, slots, 2, H, S, D]"""
+        return self.chunks.movedim(4, 1)
+
+    def _put(self, block_ids: torch.Tensor, values: torch.Tensor) -> None:
+        self._by_block()[block_ids // CHUNK_BLOCKS, block_ids % CHUNK_BLOCKS] = values

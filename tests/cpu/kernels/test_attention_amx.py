@@ -134,7 +134,7 @@ def test_rows_that_share_a_prefix_read_it_once_and_give_the_bits_of_rows_that_do
 def test_a_number_that_is_none_shows_in_the_rows_that_see_it_and_no_others(part: int) -> None:
     case = make([(40, 1), (33, 1)], heads=2, kv_heads=1)
     block = int(case.metadata.groups[0].block_tables[0, 1])
-    case.cache.kv[part, 0, block, 3, 5] = float("nan")  # key 19 of the first row
+    case.cache.block(block)[part, 0, 3, 5] = float("nan")  # key 19 of the first row
     out = run(case)
     assert out[0].isnan().any()
     assert out[1].isfinite().all()

@@ -183,8 +183,8 @@ def test_keys_and_values_of_8_bits() -> None:
     case = make_case([(0, 40)], dim=72, kv_dtype=torch.int8)
 
     def run() -> torch.Tensor:
-        case.cache.slots.zero_()
+        case.cache.kv.zero_()
         write_int8_kv(case.kv.float(), case.cache, case.metadata.groups[0].slot_mapping)
-        return case.cache.slots.to(torch.int32)
+        return case.cache.kv.to(torch.int32)
 
     same_at_every_level(run)

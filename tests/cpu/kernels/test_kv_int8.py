@@ -82,7 +82,7 @@ def test_ties_go_to_the_even_code_and_the_scale_is_the_largest_over_127() -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_native_code_writes_the_bytes_of_the_reference(dim: int, dtype: torch.dtype) -> None:
     case = int8_case([(0, 1)], dim=dim, heads=2, kv_heads=2, block_size=16, seed=1)
-    heads, slots = 4, case.cache.slots.shape[1]
+    heads, slots = 4, case.cache.num_blocks * case.cache.block_size
     for num_tokens, threads in ((0, 1), (1, 2), (slots, 3)):
         kv = numbers(num_tokens * heads, dim, num_tokens).view(num_tokens, heads, dim)
         both = torch.cat((torch.randn(num_tokens, 2, dim), kv), 1).to(dtype)  # q lies beside
@@ -116,7 +116,7 @@ def test_many_tokens_are_shared_between_threads_and_have_the_same_bytes() -> Non
         torch.set_num_threads(before)
     reference_write(kv, theirs, slots)
     assert torch.equal(mine.kv, theirs.kv)
-    assert not mine.kv[:, :, 0].any(), "the null block stays zero"
+    assert not mine.block(0).any(), "the null block stays zero"
 
 
 # --- attention
@@ -214,7 +214,7 @@ def test_a_number_that_is_none_shows_in_the_rows_that_see_it_and_no_others(
 ) -> None:
     case = int8_case([(40, 1), (33, 1)], heads=2, kv_heads=1)
     block = int(case.metadata.groups[0].block_tables[0, 1])
-    case.cache.kv[part, 0, block, 3] = to_records(torch.full((16,), float("nan")))
+    case.cache.block(block)[part, 0, 3] = to_records(torch.full((16,), float("nan")))
     out = run(kernel, case)
     assert out[0].isnan().any()
     assert out[1].isfinite().all()

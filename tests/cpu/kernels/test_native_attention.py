@@ -74,7 +74,7 @@ def test_a_number_that_is_none_shows_in_the_rows_that_see_it_and_no_others(part:
     """The runner finds a broken row by its results, so a kernel must not swallow what broke it."""
     case = make_case([(40, 1), (33, 1)], heads=2, kv_heads=1)
     block = int(case.metadata.groups[0].block_tables[0, 1])
-    case.cache.kv[part, 0, block, 3, 5] = float("nan")  # key 19 of the first row
+    case.cache.block(block)[part, 0, 3, 5] = float("nan")  # key 19 of the first row
     out = run(case)
     assert out[0].isnan().any()
     assert out[1].isfinite().all()

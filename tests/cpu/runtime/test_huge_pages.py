@@ -7,7 +7,7 @@ import mmap
 import pytest
 import torch
 
-from paceline.runtime.huge_pages import HUGE_PAGE, LEAST_BYTES, move_to_huge_pages
+from paceline.runtime.huge_pages import HUGE_PAGE, LEAST_BYTES, move_to_huge_pages, zeroed
 
 pytestmark = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="no huge pages on request here")
 
@@ -63,3 +63,18 @@ def test_little_stays_where_it_is() -> None:
     assert move_to_huge_pages([small]) == 0
     assert move_to_huge_pages([]) == 0
     assert small.data_ptr() == address
+
+
+def test_zeros_begin_at_a_huge_page_and_can_be_written() -> None:
+    memory = zeroed(LEAST_BYTES + 100)
+    assert memory.shape == (LEAST_BYTES + 100,)
+    assert memory.data_ptr() % HUGE_PAGE == 0
+    assert not memory.any()
+    memory.fill_(7)
+    assert int(memory[-1]) == 7
+    assert not zeroed(100).any()
+
+
+def test_more_zeros_than_there_are_addresses_for_are_refused() -> None:
+    with pytest.raises(MemoryError, match="mapping"):
+        zeroed(1 << 50)

@@ -92,6 +92,7 @@ def attention(
         wide.stride(0),
         cache.kv.data_ptr(),
         cache.kv.stride(1),
+        cache.kv.stride(2),
         out.data_ptr(),
     )
     return out if q.dtype == torch.float32 else out.to(q.dtype)
@@ -103,7 +104,8 @@ def plan_tiles(metadata: AttentionMetadata, cache: LayerCache, params: Attention
     tables = metadata.groups[cache.group].block_tables
     assert tables.dtype == torch.int32
     assert tables.stride(1) == 1
-    assert cache.kv.is_contiguous()
+    assert cache.kv[0, 0, 0].is_contiguous()
+    assert cache.kv.stride(0) == cache.kv.shape[1] * cache.kv.stride(1), "V heads behind K heads"
     kv_type = _KV_TYPES[cache.kv.dtype]
     amx = bool(library().paceline_cpu_attention_has_amx(kv_type, params.head_dim))
     per_tile = _queries_per_tile(int(counts.sum()), params, amx)

@@ -35,7 +35,7 @@ class _Block(ctypes.Structure):
         ("head_norm", _POINTER),
         *((name, _Product) for name in ("qkv", "out", "gate_up", "down")),
         ("kv", _POINTER),
-        *((name, _LONG) for name in ("region", "group", "rope", "activation")),
+        *((name, _LONG) for name in ("head_stride", "chunk_stride", "group", "rope", "activation")),
     )
 
 
@@ -163,6 +163,7 @@ class NativeDecoder:
             self._product(block.down, block.intermediate),
             block.cache.kv.data_ptr(),
             block.cache.kv.stride(1),
+            block.cache.kv.stride(2),
             block.cache.group,
             block.rope,
             ACTIVATIONS[block.activation],

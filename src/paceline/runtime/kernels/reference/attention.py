@@ -20,7 +20,7 @@ from paceline.errors import UnsupportedError
 from paceline.runtime.forward_context import AttentionMetadata
 from paceline.runtime.kernels.params import AttentionParams
 from paceline.runtime.kernels.reference.kv_int8 import from_records
-from paceline.runtime.kv_cache import LayerCache
+from paceline.runtime.kv_cache import CHUNK_BLOCKS, LayerCache
 
 QUERY_TILE = 16
 KV_TILE = 256
@@ -92,7 +92,7 @@ def _visit(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Fold one key tile into (running maximum, sum of weights, weighted values) of its query tiles."""
     num, heads, rows, dim = queries.shape
-    gathered = cache.kv.index_select(2, tile.block_ids)
+    gathered = cache.kv[:, :, tile.block_ids // CHUNK_BLOCKS, tile.block_ids % CHUNK_BLOCKS]
     wide = from_records(gathered) if cache.has_scales else gathered.float()
     keys, values = wide.view(2, heads, num, KV_TILE, dim).transpose(1, 2).contiguous()  # each [A, H, 256, D]
     values = torch.where(tile.alive[:, None, :, None], values, 0.0)  # 0 * NaN would be NaN

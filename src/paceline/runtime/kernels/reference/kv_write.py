@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from paceline.runtime.kernels.reference.kv_int8 import to_records
-from paceline.runtime.kv_cache import LayerCache
+from paceline.runtime.kv_cache import CHUNK_BLOCKS, LayerCache
 
 
 def write_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor) -> None:
@@ -14,4 +14,6 @@ def write_kv(kv: torch.Tensor, cache: LayerCache, slot_mapping: torch.Tensor) ->
     The cache's dtype is that of kv, or int8: then kv is rounded."""
     if cache.has_scales:
         kv = to_records(kv)
-    cache.slots.index_copy_(1, slot_mapping, kv.transpose(0, 1))
+    heads = cache.kv.flatten(0, 1)  # [2 * H, chunks, 8, S, D]
+    block, offset = slot_mapping // cache.block_size, slot_mapping % cache.block_size
+    heads[:, block // CHUNK_BLOCKS, block % CHUNK_BLOCKS, offset] = kv.transpose(0, 1)

@@ -42,14 +42,14 @@ def attention(
 
 
 def _gather(name: str, index: torch.Tensor, cache: LayerCache, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of LayerCache.blocks in scratch memory, as `dtype`."""
-    blocks = cache.blocks
-    num = index.shape[0] * blocks.shape[1]
-    out = cache.workspace.take(name, num, blocks.dtype, blocks.device).view(index.shape[0], -1)
-    torch.index_select(blocks, 0, index, out=out)
-    if blocks.dtype == dtype:
+    """Rows of LayerCache.runs in scratch memory, as `dtype`."""
+    runs = cache.runs
+    num = index.shape[0] * runs.shape[1]
+    out = cache.workspace.take(name, num, runs.dtype, runs.device).view(index.shape[0], -1)
+    torch.index_select(runs, 0, index, out=out)
+    if runs.dtype == dtype:
         return out
-    wide = cache.workspace.take(name, num, dtype, blocks.device).view_as(out)
+    wide = cache.workspace.take(name, num, dtype, runs.device).view_as(out)
     return wide.copy_(out)
 
 

@@ -31,7 +31,7 @@ class DecodeBatch:
     tokens: np.ndarray  # [B] their places along T
     num_rows: int
     num_slots: int  # L
-    gather: torch.Tensor  # [2 * H * B * L / S] rows of LayerCache.blocks
+    gather: torch.Tensor  # [2 * H * B * L / S] rows of LayerCache.runs
     length: int | None  # one row alone: its true length, and no mask is needed
     mask: torch.Tensor | None  # [H * B, 1, L] 0 or -inf
     dead: torch.Tensor | None  # slots (0 .. B * L) that belong to nobody and may hold poison
@@ -42,7 +42,7 @@ class DecodeFamily:
     """Batches whose rows share their first blocks (none: num_shared is 0)."""
 
     num_shared: int  # slots
-    gather: torch.Tensor | None  # [2 * H * num_shared / S] rows of LayerCache.blocks
+    gather: torch.Tensor | None  # [2 * H * num_shared / S] rows of LayerCache.runs
     batches: list[DecodeBatch]
 
 
@@ -64,7 +64,7 @@ class PrefillRow:
     start: int
     stop: int
     num_cached: int  # slots gathered and before the chunk, counted from the first gathered one
-    gather: torch.Tensor | None  # rows of LayerCache.blocks; None when nothing precedes the chunk
+    gather: torch.Tensor | None  # rows of LayerCache.runs; None when nothing precedes the chunk
     num_slots: int  # gathered, padding of the last block included
     pieces: list[PrefillPiece] | None  # None: causal, and everything cached is visible
 
@@ -121,7 +121,8 @@ class _Builder:
         self.tables, self.counts, self.contexts, self.starts = tables, counts, contexts, starts
         self.size, self.params, self.dtype = cache.block_size, params, dtype
         self.per_block = 2 * params.num_kv_heads * cache.block_size * params.head_dim  # elements, K and V
-        self.heads = (np.arange(2 * params.num_kv_heads, dtype=np.int64) * cache.num_blocks)[:, None]
+        self.heads = np.arange(2 * params.num_kv_heads, dtype=np.int64)[:, None]
+        self.run_of = cache.run_of
         self.lengths = contexts + counts
         window = params.window
         lowest = np.zeros_like(contexts) if window is None else np.maximum(contexts - window + 1, 0)
@@ -130,8 +131,8 @@ class _Builder:
         self.last = (self.lengths + self.size - 1) // self.size  # one past the last block
 
     def rows_of(self, block_ids: np.ndarray) -> torch.Tensor:
-        """Indices into LayerCache.blocks, heads outermost, of flat block ids."""
-        return torch.from_numpy((self.heads + block_ids[None, :]).reshape(-1))
+        """Indices into LayerCache.runs, heads outermost, of flat block ids."""
+        return torch.from_numpy(self.run_of(self.heads, block_ids[None, :]).reshape(-1))
 
     # decode
 

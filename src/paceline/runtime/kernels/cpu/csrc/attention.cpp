@@ -200,6 +200,14 @@ void in_tiles(int first, int last, const Call& call) {
     if (first < last) in_tiles<most - 1>(first, last, call);
 }
 
+// Where one head's keys and values of a sequence lie: blocks in the order of its table.
+template <typename T>
+struct Blocks {
+  const T *k, *v;
+  KVPlaces places;
+  const std::int32_t* table;
+};
+
 // Where the keys and values of one group lie. Null: outside [from, to).
 template <typename T>
 struct Group {
@@ -209,16 +217,16 @@ struct Group {
 
 // The group that starts at key `base`, as far as it is within [begin, end).
 template <typename T>
-Group<T> find_group(const AttentionStep& step, const T* k, const T* v, const std::int32_t* table, std::int64_t base,
-                    std::int64_t begin, std::int64_t end) {
+Group<T> find_group(const AttentionStep& step, const Blocks<T>& blocks, std::int64_t base, std::int64_t begin,
+                    std::int64_t end) {
   Group<T> found{};
   found.from = static_cast<int>(std::max<std::int64_t>(begin - base, 0));
   found.to = static_cast<int>(std::min<std::int64_t>(end - base, kKeys));
   std::int64_t block = (base + found.from) / step.block_size, offset = (base + found.from) % step.block_size;
   for (int j = found.from; j < found.to; ++j) {
-    const std::int64_t slot = std::int64_t{table[block]} * step.block_size + offset;
-    found.key[j] = k + slot * record_size<T>(step.head_dim);
-    found.value[j] = v + slot * record_size<T>(step.head_dim);
+    const std::int64_t at = blocks.places.block(blocks.table[block]) + offset * record_size<T>(step.head_dim);
+    found.key[j] = blocks.k + at;
+    found.value[j] = blocks.v + at;
     if (++offset == step.block_size) offset = 0, ++block;
   }
   return found;
@@ -265,18 +273,18 @@ void mix_group(const Group<T>& group, int first, int last, int dim, State& state
   });
 }
 
-// Rows [first, last) past keys [begin, end) of the sequence whose blocks are `table`.
+// Rows [first, last) past keys [begin, end) of a sequence.
 template <typename T>
-void walk(const AttentionStep& step, State& state, const T* k, const T* v, const std::int32_t* table, int first, int last,
-          std::int64_t begin, std::int64_t end) {
+void walk(const AttentionStep& step, State& state, const Blocks<T>& blocks, int first, int last, std::int64_t begin,
+          std::int64_t end) {
   const int dim = step.head_dim;
   std::int64_t base = begin / kKeys * kKeys;
   if (base >= end) return;
-  Group<T> next = find_group(step, k, v, table, base, begin, end);
+  Group<T> next = find_group(step, blocks, base, begin, end);
   for (; base < end; base += kKeys) {
     const Group<T> group = next;
     if (base + kKeys < end) {
-      next = find_group(step, k, v, table, base + kKeys, begin, end);
+      next = find_group(step, blocks, base + kKeys, begin, end);
       fetch(next, dim);
     }
     if constexpr (kScaled<T>) read_scales(group, dim, state);
@@ -291,8 +299,8 @@ template <typename T>
 void one_tile(const AttentionStep& step, const AttentionLayer& layer, const AttentionTile& tile, int head) {
   static thread_local State state;
   const int per_kv = step.num_heads / step.num_kv_heads, dim = step.head_dim;
-  const T* k = static_cast<const T*>(layer.kv) + layer.region * head;
-  const T* v = static_cast<const T*>(layer.kv) + layer.region * (step.num_kv_heads + head);
+  const T* k = static_cast<const T*>(layer.kv) + layer.places.head_stride * head;
+  const T* v = static_cast<const T*>(layer.kv) + layer.places.head_stride * (step.num_kv_heads + head);
   const AttentionMember* members = step.members + tile.first_member;
 
   int count = 0;
@@ -314,12 +322,14 @@ void one_tile(const AttentionStep& step, const AttentionLayer& layer, const Atte
       }
     }
 
-  const auto table = [&](const AttentionMember& member) { return step.tables + member.row * step.table_stride; };
-  if (tile.shared > 0) walk<T>(step, state, k, v, table(members[0]), 0, count, 0, tile.shared);
+  const auto of = [&](const AttentionMember& member) {
+    return Blocks<T>{k, v, layer.places, step.tables + member.row * step.table_stride};
+  };
+  if (tile.shared > 0) walk<T>(step, state, of(members[0]), 0, count, 0, tile.shared);
   for (int m = 0, row = 0; m < tile.num_members; ++m) {
     const int past = row + members[m].num_queries * per_kv;
     const std::int64_t begin = std::max<std::int64_t>(tile.shared, state.lowest[row]);
-    walk<T>(step, state, k, v, table(members[m]), row, past, begin, state.position[past - 1] + 1);
+    walk<T>(step, state, of(members[m]), row, past, begin, state.position[past - 1] + 1);
     row = past;
   }
 

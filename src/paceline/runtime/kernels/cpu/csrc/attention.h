@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "kv_places.h"
+
 namespace paceline {
 
 constexpr int kTileRows = 48;
@@ -54,13 +56,13 @@ struct AttentionStep {
 };
 
 // One layer: q [tokens, num_heads, head_dim] with tokens q_stride floats apart, out [tokens, num_heads * head_dim];
-// kv [2, num_kv_heads, blocks, block_size, head_dim], `region` elements for each K or V head. Of 8 bits: records of bytes in
-// place of head_dim numbers, `region` bytes for each.
+// kv: the layer's blocks of block_size * head_dim numbers for each head. Of 8 bits: records of bytes in place of head_dim
+// numbers, and strides in bytes.
 struct AttentionLayer {
   const float* q;
   std::int64_t q_stride;
   const void* kv;
-  std::int64_t region;
+  KVPlaces places;
   float* out;
 };
 

@@ -10,7 +10,7 @@ namespace {
 void gather(const Walk& w, Chunk& chunk) {
   for (int j = chunk.from; j < chunk.to; ++j) {
     const std::int64_t at = chunk.base + j, block = w.table[at / w.step.block_size];
-    const std::int64_t slot = (block * w.step.block_size + at % w.step.block_size) * w.dim;
+    const std::int64_t slot = w.places.block(block) + at % w.step.block_size * w.dim;
     const auto size = static_cast<std::size_t>(w.dim) * sizeof(std::uint16_t);
     std::memcpy(w.state.copied[0] + j * w.dim, w.k + slot, size);
     std::memcpy(w.state.copied[1] + j * w.dim, w.v + slot, size);
@@ -28,9 +28,9 @@ Chunk find_chunk(const Walk& w, std::int64_t base, std::int64_t begin, std::int6
     if (part < first || part > last) continue;
     const std::int64_t at = base + part * kKeys;
     if (together) {
-      const std::int64_t slot = std::int64_t{w.table[at / w.step.block_size]} * w.step.block_size + at % w.step.block_size;
-      found.key[part] = w.k + slot * w.dim;
-      found.value[part] = w.v + slot * w.dim;
+      const std::int64_t slot = w.places.block(w.table[at / w.step.block_size]) + at % w.step.block_size * w.dim;
+      found.key[part] = w.k + slot;
+      found.value[part] = w.v + slot;
     } else {
       found.key[part] = w.state.copied[0] + part * kKeys * w.dim;
       found.value[part] = w.state.copied[1] + part * kKeys * w.dim;
@@ -148,8 +148,8 @@ void attention_tile_amx(const AttentionStep& step, const AttentionLayer& layer, 
   const int per_kv = step.num_heads / step.num_kv_heads, dim = step.head_dim;
   const auto* kv = static_cast<const std::uint16_t*>(layer.kv);
   const auto on = [&](const AttentionMember& member) {
-    return Walk{step, state, kv + layer.region * head, kv + layer.region * (step.num_kv_heads + head),
-                step.tables + member.row * step.table_stride, dim};
+    return Walk{step, state, kv + layer.places.head_stride * head, kv + layer.places.head_stride * (step.num_kv_heads + head),
+                layer.places, step.tables + member.row * step.table_stride, dim};
   };
 
   int rows = 0;

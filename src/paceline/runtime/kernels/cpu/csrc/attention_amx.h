@@ -94,6 +94,7 @@ struct Walk {
   const AttentionStep& step;
   State& state;
   const std::uint16_t *k, *v;
+  KVPlaces places;
   const std::int32_t* table;
   int dim;
 

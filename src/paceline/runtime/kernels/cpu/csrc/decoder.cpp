@@ -71,15 +71,18 @@ struct Run {
   void write(const Block& block) const {
     const float* kv = s.qkv + d.num_heads * d.head_dim;
     const std::int64_t size = qkv_size(d), heads = 2 * d.num_kv_heads, bytes = sizeof(float);
-    if (pass.steps[block.group]->kv_type == kKVInt8)
-      write_kv_int8({kv, static_cast<char*>(block.kv), pass.slots[block.group], heads, d.head_dim, size, block.region},
-                    pass.num_tokens, threads);
-    else if (pass.steps[block.group]->kv_type == kKVBFloat16)
-      write_kv_bf16(kv, static_cast<std::uint16_t*>(block.kv), pass.slots[block.group], pass.num_tokens, heads, d.head_dim,
-                    size, block.region);
+    const AttentionStep& step = *pass.steps[block.group];
+    const std::int64_t* slots = pass.slots[block.group];
+    if (step.kv_type == kKVInt8)
+      write_kv_int8({kv, static_cast<char*>(block.kv), slots, heads, d.head_dim, size, step.block_size, block.places}, pass.num_tokens,
+                    threads);
+    else if (step.kv_type == kKVBFloat16)
+      write_kv_bf16(kv, static_cast<std::uint16_t*>(block.kv), slots, pass.num_tokens, heads, d.head_dim, size, step.block_size,
+                    block.places);
     else
-      write_kv(reinterpret_cast<const char*>(kv), static_cast<char*>(block.kv), pass.slots[block.group], pass.num_tokens,
-               heads, d.head_dim * bytes, size * bytes, block.region * bytes);
+      write_kv(reinterpret_cast<const char*>(kv), static_cast<char*>(block.kv), slots, pass.num_tokens, heads,
+               d.head_dim * bytes, size * bytes, step.block_size,
+               {block.places.head_stride * bytes, block.places.chunk_stride * bytes});
   }
 
   void attend(const Block& block) const {
@@ -90,7 +93,7 @@ struct Run {
     rope({s.qkv, pass.cos[block.rope], pass.sin[block.rope], turned, d.head_dim, size, d.head_dim, pass.table_stride},
          pass.num_tokens, threads);
     write(block);
-    attention(*pass.steps[block.group], {s.qkv, size, block.kv, block.region, s.attended});
+    attention(*pass.steps[block.group], {s.qkv, size, block.kv, block.places, s.attended});
   }
 
   void block(const Block& b) const {

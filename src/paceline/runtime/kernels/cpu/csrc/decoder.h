@@ -25,8 +25,8 @@ struct Block {
   const float *before_attention, *after_attention, *before_mlp, *after_mlp;  // norms; the second and the fourth may be null
   const float* head_norm;  // [heads + KV heads, head_dim], or null
   Product qkv, out, gate_up, down;
-  void* kv;                                  // [2, KV heads, blocks, block size, head_dim] floats or bfloat16, or records of 8 bits
-  std::int64_t region;                       // numbers of one head's K or V, or bytes of records
+  void* kv;                                  // see AttentionLayer: floats or bfloat16, or records of 8 bits
+  KVPlaces places;
   std::int64_t group, rope, activation;      // KV group, which of the rotations, Activation
 };
 

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kv_places.h"
+
 namespace paceline {
 
 constexpr int kKVScaleBytes = 4;  // behind the codes of a record
@@ -18,14 +20,15 @@ constexpr int kKVScaleBytes = 4;  // behind the codes of a record
 constexpr std::int64_t kv_record_bytes(std::int64_t head_dim) { return head_dim + kKVScaleBytes; }
 
 // K and V of a step's tokens: token t's `num_heads` runs of `head_dim` (a multiple of 8) floats, K heads first, become the
-// records of slot slots[t] in each head's own region. Slots are the engine's own: not checked.
+// records of slot slots[t], one of each head's run. Slots are the engine's own: not checked.
 struct KVInt8Write {
   const float* kv;
   char* cache;
   const std::int64_t* slots;
   std::int64_t num_heads, head_dim;
   std::int64_t token_stride;  // floats from token to token
-  std::int64_t region;        // bytes from head to head in the cache
+  std::int64_t block_size;
+  KVPlaces places;            // of bytes
 };
 
 // Tokens [first, last). Needs AVX2.

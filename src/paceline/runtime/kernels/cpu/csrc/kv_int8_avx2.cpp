@@ -34,10 +34,11 @@ void write_record(const float* x, std::int64_t head_dim, char* record) {
 
 void write_kv_int8_avx2(const KVInt8Write& task, std::int64_t first, std::int64_t last) {
   const std::int64_t record = kv_record_bytes(task.head_dim);
-  for (std::int64_t t = first; t < last; ++t)
+  for (std::int64_t t = first; t < last; ++t) {
+    char* to = task.cache + task.places.slot(task.slots[t], task.block_size, record);
     for (std::int64_t h = 0; h < task.num_heads; ++h)
-      write_record(task.kv + t * task.token_stride + h * task.head_dim, task.head_dim,
-                   task.cache + h * task.region + task.slots[t] * record);
+      write_record(task.kv + t * task.token_stride + h * task.head_dim, task.head_dim, to + h * task.places.head_stride);
+  }
 }
 
 }  // namespace paceline

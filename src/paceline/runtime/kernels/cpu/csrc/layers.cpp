@@ -59,14 +59,17 @@ void paceline_cpu_keep_allowed(float* x, const std::int64_t* rows, const std::ui
 
 void paceline_cpu_write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
                            std::int64_t num_heads, std::int64_t head_bytes, std::int64_t token_stride,
-                           std::int64_t region_stride) {
-  write_kv(kv, cache, slots, num_tokens, num_heads, head_bytes, token_stride, region_stride);
+                           std::int64_t block_size, std::int64_t head_stride, std::int64_t chunk_stride) {
+  write_kv(kv, cache, slots, num_tokens, num_heads, head_bytes, token_stride, block_size,
+           {head_stride, chunk_stride});
 }
 
 void paceline_cpu_write_kv_int8(const float* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens,
                                 std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride,
-                                std::int64_t region, std::int32_t num_threads) {
-  write_kv_int8({kv, cache, slots, num_heads, head_dim, token_stride, region}, num_tokens, num_threads);
+                                std::int64_t block_size, std::int64_t head_stride, std::int64_t chunk_stride,
+                                std::int32_t num_threads) {
+  write_kv_int8({kv, cache, slots, num_heads, head_dim, token_stride, block_size, {head_stride, chunk_stride}}, num_tokens,
+                num_threads);
 }
 
 std::int32_t paceline_cpu_attention_has_amx(std::int32_t kv_type, std::int32_t head_dim) {
@@ -74,8 +77,8 @@ std::int32_t paceline_cpu_attention_has_amx(std::int32_t kv_type, std::int32_t h
 }
 
 void paceline_cpu_attention(const AttentionStep* step, const float* q, std::int64_t q_stride, void* kv,
-                            std::int64_t region, float* out) {
-  attention(*step, {q, q_stride, kv, region, out});
+                            std::int64_t head_stride, std::int64_t chunk_stride, float* out) {
+  attention(*step, {q, q_stride, kv, {head_stride, chunk_stride}, out});
 }
 
 std::int64_t paceline_cpu_scratch_size(const Decoder* decoder, std::int64_t num_tokens) {

@@ -148,19 +148,22 @@ void attention(const AttentionStep& step, const AttentionLayer& layer) {
 }
 
 void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens, std::int64_t num_heads,
-              std::int64_t head_bytes, std::int64_t token_stride, std::int64_t region_stride) {
-  for (std::int64_t t = 0; t < num_tokens; ++t)
+              std::int64_t head_bytes, std::int64_t token_stride, std::int64_t block_size, const KVPlaces& places) {
+  for (std::int64_t t = 0; t < num_tokens; ++t) {
+    char* to = cache + places.slot(slots[t], block_size, head_bytes);
     for (std::int64_t h = 0; h < num_heads; ++h)
-      std::memcpy(cache + h * region_stride + slots[t] * head_bytes, kv + t * token_stride + h * head_bytes,
-                  static_cast<std::size_t>(head_bytes));
+      std::memcpy(to + h * places.head_stride, kv + t * token_stride + h * head_bytes, static_cast<std::size_t>(head_bytes));
+  }
 }
 
 void write_kv_bf16(const float* kv, std::uint16_t* cache, const std::int64_t* slots, std::int64_t num_tokens,
-                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t region) {
-  for (std::int64_t t = 0; t < num_tokens; ++t)
+                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t block_size,
+                   const KVPlaces& places) {
+  for (std::int64_t t = 0; t < num_tokens; ++t) {
+    std::uint16_t* token = cache + places.slot(slots[t], block_size, head_dim);
     for (std::int64_t h = 0; h < num_heads; ++h) {
       const float* x = kv + t * token_stride + h * head_dim;
-      std::uint16_t* to = cache + h * region + slots[t] * head_dim;
+      std::uint16_t* to = token + h * places.head_stride;
       for (std::int64_t i = 0; i < head_dim; ++i) {
         std::uint32_t bits;
         std::memcpy(&bits, x + i, sizeof(bits));
@@ -168,6 +171,7 @@ void write_kv_bf16(const float* kv, std::uint16_t* cache, const std::int64_t* sl
         to[i] = static_cast<std::uint16_t>(x[i] == x[i] ? nearest : 0x7fc0);     // NaN must not become infinite
       }
     }
+  }
 }
 
 void write_kv_int8(const KVInt8Write& task, std::int64_t num_tokens, int num_threads) {

@@ -5,6 +5,7 @@
 #include "draws.h"
 #include "elementwise.h"
 #include "kv_int8.h"
+#include "kv_places.h"
 #include "linear.h"
 
 namespace paceline {
@@ -27,14 +28,15 @@ void keep_allowed(const KeepAllowed& task, std::int64_t num_masks, int num_threa
 
 void attention(const AttentionStep& step, const AttentionLayer& layer);
 
-// Copies token t's `num_heads` runs of `head_bytes` to slot slots[t] of each head's own region. Tokens lie `token_stride`
-// bytes apart and heads `region_stride` bytes. Slots are the engine's own: not checked.
+// Copies token t's `num_heads` runs of `head_bytes` to slot slots[t], one to each head's run. Tokens lie `token_stride`
+// bytes apart, and places are of bytes. Slots are the engine's own: not checked.
 void write_kv(const char* kv, char* cache, const std::int64_t* slots, std::int64_t num_tokens, std::int64_t num_heads,
-              std::int64_t head_bytes, std::int64_t token_stride, std::int64_t region_stride);
+              std::int64_t head_bytes, std::int64_t token_stride, std::int64_t block_size, const KVPlaces& places);
 
 // The same with rounding to bfloat16; strides in numbers.
 void write_kv_bf16(const float* kv, std::uint16_t* cache, const std::int64_t* slots, std::int64_t num_tokens,
-                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t region);
+                   std::int64_t num_heads, std::int64_t head_dim, std::int64_t token_stride, std::int64_t block_size,
+                   const KVPlaces& places);
 
 // The same with rounding to 8 bits.
 void write_kv_int8(const KVInt8Write& task, std::int64_t num_tokens, int num_threads);
