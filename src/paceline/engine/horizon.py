@@ -169,7 +169,9 @@ class Horizon:
             else:
                 state.timeline.chunks += chunks
         life.output_tokens += num_quiet
-        if (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
+        if not life.kv.names_blocks:
+            self._blocks_by_count(states, grows, num, times)
+        elif (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
             self._blocks_in_order(states, grows, publishers, num, times)
         for state, ends in looked_at:
             if ends:
@@ -236,6 +238,24 @@ class Horizon:
                 self._applier.commit(state, times.end(step), begin + step)
                 if (step := max(step + 1, kv.next_commit - begin)) < num:
                     heappush(events, (step, _COMMIT, index))
+
+    def _blocks_by_count(
+        self, states: list[RequestState], grows: list[tuple[int, int]], num: int, times: StepTimes
+    ) -> None:
+        """The blocks of all steps, row by row: nothing else can be told of blocks without names."""
+        size, grow, end = self._block_size, self._life.kv.grow, times.end
+        for step, index in grows:
+            state = states[index]
+            assert state.kv is not None
+            new = grow(state.kv, state.computed)
+            assert new is not None, "a run was longer than there are blocks"
+            held, since, seconds = state.kv_blocks, state.kv_since, state.kv_block_seconds
+            for at in range(step - 1, num, size):
+                now = end(at)
+                seconds += held * (now - since)
+                held, since = held + 1, now
+            state.kv_blocks, state.kv_since, state.kv_block_seconds = held, since, seconds
+            state.capacity = held * size
 
     def _blocks_at_once(
         self,
