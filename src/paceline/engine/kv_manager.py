@@ -264,6 +264,14 @@ class KVManager:
             kv.num_blocks += 1
         return True
 
+    def grow_by_count(self, rows: Sequence[tuple[SequenceKV, int]]) -> None:
+        """Each row has so many blocks from now on, which have no names; promises are used up, and there are enough."""
+        total, size = 0, self._block_size
+        for kv, num_blocks in rows:
+            total += num_blocks - kv.num_blocks
+            kv.num_blocks, kv.capacity_tokens = num_blocks, num_blocks * size
+        self._pool.allocate(total)
+
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
         """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
         assert kv.num_computed <= num_computed <= kv.capacity_tokens
