@@ -49,7 +49,7 @@ class KVManager:
     `share_tenants`: requests of different tenants with equal salts may hit each other's blocks. Off by default, since
     a hit is faster than a miss and so tells one tenant what another one asked.
 
-    `names_blocks` False: blocks are counted and have no ids, where nobody reads them: no plan is written, nothing cached.
+    `names_blocks` False: blocks are counted and have no ids; where no plan is written and nothing cached.
 
     `explains_misses` False: `KVStats.miss_reasons` has none of those that the cache would have to remember for.
     """
@@ -80,7 +80,7 @@ class KVManager:
         self._cache = PrefixCache(layout.groups, event_capacity=event_capacity, explains=explains_misses)
         self._counted: CountedPool[Entry] | None = None
         if not names_blocks:
-            assert not (prefix_caching or self._sliding), "what is found again, or drops out of a window, has a name"
+            assert (prefix_caching, self._sliding) == (False, ()), "these blocks are told apart"
             self._counted = CountedPool(layout.num_blocks)
         self._pool: BlockPool[Entry] = self._counted or BlockPool(layout.num_blocks, self._cache.evict)
         self._live: dict[int, SequenceKV] = {}
