@@ -80,6 +80,7 @@ class Applier:
         """The same for rows whose answers are known beforehand, of a plan that was not written."""
         life = self._life
         life.applied_step = flight.step
+        token_times, num_quiet = life.token_times, 0
         columns = zip(flight.states, flight.epochs, flight.counts, flight.samples, strict=True)
         for state, epoch, count, sample in columns:
             if state.epoch != epoch:
@@ -94,9 +95,16 @@ class Applier:
             looks = tell or not state.output_tokens or computed + 1 >= state.limit or state.stop_ids
             if looks or count > 1 or computed >= state.kv.next_commit:
                 self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell=tell)
-            else:  # what that does where there is nothing to look at
+            else:  # what that does where there is nothing to look at, `Lifecycle.count` without a call
                 state.known += 1
-                life.count(state, 1, now)
+                state.output_tokens += 1
+                num_quiet += 1
+                if token_times:
+                    state.timeline.chunks.append((now, 1))
+                else:
+                    state.unlisted += 1
+                    state.last_token_s = now
+        life.output_tokens += num_quiet
         life.step_done(flight.step, now)
 
     def _waste(self, state: RequestState, count: int) -> None:

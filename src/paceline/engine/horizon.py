@@ -27,6 +27,7 @@ from paceline.engine.apply import Applier
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.prefills import NO_END
 from paceline.engine.request_state import RequestState
+from paceline.engine.sequence_kv import SequenceKV
 
 if TYPE_CHECKING:
     from paceline.engine.plan_builder import PlanBuilder
@@ -169,7 +170,9 @@ class Horizon:
             else:
                 state.timeline.chunks += chunks
         life.output_tokens += num_quiet
-        if (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
+        if grows and not life.kv.names_blocks:
+            self._blocks_by_count(states, grows, num, times)
+        elif (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
             self._blocks_in_order(states, grows, publishers, num, times)
         for state, ends in looked_at:
             if ends:
@@ -236,6 +239,30 @@ class Horizon:
                 self._applier.commit(state, times.end(step), begin + step)
                 if (step := max(step + 1, kv.next_commit - begin)) < num:
                     heappush(events, (step, _COMMIT, index))
+
+    def _blocks_by_count(
+        self, states: list[RequestState], grows: list[tuple[int, int]], num: int, times: StepTimes
+    ) -> None:
+        """The blocks of all steps, row by row: nothing else can be told of blocks without names."""
+        size = self._block_size
+        steps: list[int] = []
+        for step, _ in grows:
+            steps += range(step - 1, num, size)
+        ends = times.ends(steps)
+        grown: list[tuple[SequenceKV, int]] = []
+        at = 0
+        for step, index in grows:
+            state = states[index]
+            assert state.kv is not None
+            held, since, seconds = state.kv_blocks, state.kv_since, state.kv_block_seconds
+            begin, at = at, at + (num - step) // size + 1
+            for now in ends[begin:at]:
+                seconds += held * (now - since)
+                held, since = held + 1, now
+            state.kv_blocks, state.kv_since, state.kv_block_seconds = held, since, seconds
+            state.capacity = held * size
+            grown.append((state.kv, held))
+        self._life.kv.grow_by_count(grown)
 
     def _blocks_at_once(
         self,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from paceline.contracts.kv import NULL_BLOCK, KVGroupSpec
+from paceline.engine.block_count import CountedPool
 from paceline.engine.block_pool import BlockPool
 from paceline.engine.prefix_cache import Entry, PrefixCache
 from paceline.engine.sequence_kv import SequenceKV
@@ -37,3 +38,13 @@ def audit(
     assert cache.num_pending == sum(len(kv.pending) for kv in live.values())
     for entry in cache.entries():
         assert pool.label(entry.block) is entry
+
+
+def audit_counts(block_size: int, pool: CountedPool[Entry], live: Mapping[int, SequenceKV]) -> None:
+    """The same where blocks have no names."""
+    pool.check()
+    for kv in live.values():
+        assert kv.num_blocks * block_size == kv.capacity_tokens >= kv.num_computed
+        assert not any(kv.tables), "a block with a name"
+    assert sum(kv.num_blocks for kv in live.values()) == pool.num_held
+    assert pool.reserved == sum(sum(kv.promised) for kv in live.values())

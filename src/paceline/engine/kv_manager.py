@@ -27,9 +27,10 @@ from itertools import repeat
 from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, KVLayout, KVStats, ceil_div
 from paceline.contracts.request import Request
 from paceline.engine import kv_window
+from paceline.engine.block_count import CountedPool
 from paceline.engine.block_pool import BlockPool
 from paceline.engine.kv_arrivals import take_in
-from paceline.engine.kv_audit import audit
+from paceline.engine.kv_audit import audit, audit_counts
 from paceline.engine.kv_quotes import Quotes
 from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
 from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV
@@ -48,6 +49,8 @@ class KVManager:
     `share_tenants`: requests of different tenants with equal salts may hit each other's blocks. Off by default, since
     a hit is faster than a miss and so tells one tenant what another one asked.
 
+    `names_blocks` False: blocks are counted and have no ids; where no plan is written and nothing cached.
+
     `explains_misses` False: `KVStats.miss_reasons` has none of those that the cache would have to remember for.
     """
 
@@ -61,6 +64,7 @@ class KVManager:
         event_capacity: int = 4096,
         share_tenants: bool = False,
         explains_misses: bool = True,
+        names_blocks: bool = True,
     ) -> None:
         assert max_chunk_tokens >= 1
         assert len({(g.block_size, g.bytes_per_block) for g in layout.groups}) == 1, "groups differ in block shape"
@@ -74,7 +78,11 @@ class KVManager:
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
         self._window_blocks = [group.max_blocks(NEVER, max_chunk_tokens) for group in layout.groups]
         self._cache = PrefixCache(layout.groups, event_capacity=event_capacity, explains=explains_misses)
-        self._pool: BlockPool[Entry] = BlockPool(layout.num_blocks, self._cache.evict)
+        self._counted: CountedPool[Entry] | None = None
+        if not names_blocks:
+            assert (prefix_caching, self._sliding) == (False, ()), "these blocks are told apart"
+            self._counted = CountedPool(layout.num_blocks)
+        self._pool: BlockPool[Entry] = self._counted or BlockPool(layout.num_blocks, self._cache.evict)
         self._live: dict[int, SequenceKV] = {}
         self._quotes = Quotes(
             layout,
@@ -214,9 +222,12 @@ class KVManager:
             promised = min(end - begin, kv.promised[0])
             if end - begin - promised > pool.available:
                 return None
-            kv.tables[0] += (taken := pool.allocate(end - begin, promised=promised))
+            taken = pool.allocate(end - begin, promised=promised)
             kv.promised[0] -= promised
             kv.capacity_tokens, kv.num_blocks = end * self._block_size, kv.num_blocks + end - begin
+            if self._counted is not None:
+                return NOTHING_NEW
+            kv.tables[0] += taken
             return list(zip(repeat(0), range(begin, end), taken))
         from_promise = [min(end - begin, left) for left in kv.promised]
         total, promised = (end - begin) * self._num_groups, sum(from_promise)
@@ -252,6 +263,14 @@ class KVManager:
             kv.capacity_tokens += size
             kv.num_blocks += 1
         return True
+
+    def grow_by_count(self, rows: Sequence[tuple[SequenceKV, int]]) -> None:
+        """Each row has so many blocks from now on, which have no names; promises are used up, and there are enough."""
+        total, size = 0, self._block_size
+        for kv, num_blocks in rows:
+            total += num_blocks - kv.num_blocks
+            kv.num_blocks, kv.capacity_tokens = num_blocks, num_blocks * size
+        self._pool.allocate(total)
 
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
         """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
@@ -301,7 +320,10 @@ class KVManager:
             blocks = [block for row in rows for block in row if block != NULL_BLOCK]
         for group in self._sliding:
             kv_window.end_promise(pool, kv, group)
-        pool.deref_all((blocks + kv.sources)[::-1], pin=in_flight_step)
+        if self._counted is not None:
+            self._counted.give_back(kv.num_blocks, pin=in_flight_step)
+        else:
+            pool.deref_all((blocks + kv.sources)[::-1], pin=in_flight_step)
         while kv.pending:
             self._cache.settle(kv.pending.pop())
         kv.tables = [[] for _ in self.layout.groups]
@@ -321,6 +343,10 @@ class KVManager:
         self._pool.unpin(step)
 
     # looking in
+
+    @property
+    def names_blocks(self) -> bool:
+        return self._counted is None
 
     def settled(self) -> list[BlockKey]:
         """Keys that stopped being pending since the last call, ready or given up: wake who waits for them. Drain it."""
@@ -369,4 +395,6 @@ class KVManager:
 
     def check(self) -> None:
         """Assert the ledger's laws. Walks everything; for tests and audits."""
-        audit(self.layout.groups, self.max_chunk_tokens, self._pool, self._cache, self._live)
+        if self._counted is not None:
+            return audit_counts(self._block_size, self._counted, self._live)
+        return audit(self.layout.groups, self.max_chunk_tokens, self._pool, self._cache, self._live)

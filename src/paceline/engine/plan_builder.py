@@ -81,7 +81,9 @@ class PlanBuilder:
             budget = policies.prefill_budget(settings, num_decode_tokens=num_decode, max_tokens=self._max_tokens)
             if self.slack is not None and (started or life.queue.num_requests):
                 cached = started[0].planned if started else 0
-                budget = self.slack.budget(selection.decodes, cached, budget, now)
+                head = life.queue.peek()
+                prompts = started if head is None else [*started, head]
+                budget = self.slack.budget(selection.decodes, prompts, cached, budget, now)
             self.prefills.select(selection, started, budget, now)
             if not self._speculate and not was_cut:  # a draft left out would be lost; rows that were just left out run
                 self._giving_way.choose(selection, self.prefills.shares, now)

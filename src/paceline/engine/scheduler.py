@@ -197,12 +197,16 @@ class Scheduler:
 
     def outputs(self) -> list[RequestOutput]:
         """What became final since the last call, in order."""
-        outputs, self._life.outputs = self._life.outputs, []
+        life = self._life
+        if not life.outputs:
+            return []
+        outputs, life.outputs = life.outputs, []
         return outputs
 
     def wake_time(self) -> float | None:
         """Earliest time at which an empty plan could become something else; None: only through a result or a call."""
-        held_until, due = self._builder.prefills.hold_until, self._deadlines.next_time()
+        held_until = self._builder.prefills.hold_until
+        due = self._deadlines.next_time() if self._deadlines else None
         if held_until is None or due is None:
             return due if held_until is None else held_until
         return min(held_until, due)

@@ -23,6 +23,8 @@ from paceline.engine.settings import SchedulerSettings
 CATCH_UP = 0.9  # of its target: what a step may take while a row is behind, so that it catches up
 SPEND = 0.15  # of what a row will get ahead with the tokens it will likely still make: a step may spend so much of it
 LIKELY = 64  # tokens; or as many more as it has made, if those are more
+UNSURE = 0.2  # of the time a row likely still takes: nobody foresees it closer than that, so it is not weighed closer
+UNFELT = 0.2  # of that: what one prompt may take from a row and still decide nothing about it
 STEP_SHARE = 0.4  # of the tightest TTFT target asked for lately: who comes during a step waits for its end
 WINDOW_S = 10.0  # lately
 MOST_PROMPTS = 0.9  # of the time: rows get some of it in any case
@@ -90,6 +92,18 @@ class Slack:
             state.tpot_s = min(state.tpot_s, tpot_s)
             state.due = min(state.due, state.arrival + e2e_s - left * tpot_s)
 
+    def _spread_rest(self, state: RequestState, now: float) -> None:
+        """If it begins now, its tokens have all of what is left of a target for the whole."""
+        e2e_s, left = state.request.slo.e2e_s, state.limit - state.known
+        if e2e_s is None or state.resumes or not left:
+            return
+        prefill_s = PREFILL_PACE * self._cost.prefill_ms(state.known) / 1e3
+        rest_s = state.arrival + e2e_s - now - prefill_s
+        tpot_s = rest_s * (1.0 - min(MOST_PROMPTS, self.prompts.share(now))) / left
+        if 1e3 * tpot_s > self.alone_ms(state):
+            asked = state.request.slo.tpot_s
+            state.tpot_s = tpot_s if asked is None else min(asked, tpot_s)
+
     def alone_ms(self, state: RequestState) -> float:
         """What a step takes that only makes this request's next token."""
         return self._cost.step_ms(decoding_shape(1, state.known))
@@ -108,14 +122,35 @@ class Slack:
         while len(self._ttft) >= MOST_TARGETS:
             del self._ttft[max(self._ttft)]
 
-    def step_s(self, decodes: Sequence[RequestState], now: float) -> float:
+    def step_s(self, decodes: Sequence[RequestState], prompt: RequestState | None, now: float) -> float:
         """How long the step may take for the sake of the rows that decode, and of who may come while it runs; inf: as
-        long as it likes."""
-        limit = self._rows_s(decodes, now)
+        long as it likes. `prompt`: whose first token is due next."""
+        limit = inf if self._is_unfelt(prompt, decodes, now) else self._rows_s(decodes, now)
         for ttft_s, last in self._ttft.items():
             if now - last <= WINDOW_S:
                 limit = min(limit, STEP_SHARE * ttft_s)
         return limit
+
+    def _is_unfelt(self, prompt: RequestState | None, decodes: Sequence[RequestState], now: float) -> bool:
+        """May a prompt that can be in time be computed at once, though the rows give it no time? It delays each by what
+        it takes. Where that is little beside what nobody can foresee of each, and by all of them together fewer than
+        one target is likely lost, it wins one and costs less. (A row misses by a delay with the probability that its
+        end, spread evenly over `UNSURE` of its time to both sides, falls into it.)"""
+        if prompt is None or not decodes:
+            return False
+        takes_s = self._cost.prefill_ms(prompt.known) / 1e3
+        if now + self._cost.prefill_ms(prompt.todo, prompt.planned) / 1e3 > prompt.due:
+            return False
+        _, later_s = self._pace(decodes, now)
+        lost = 0.0
+        for state in decodes:
+            if state.tpot_s == inf or state.row == NO_ROW or not state.timeline.chunks or state.is_lost(now):
+                continue
+            unsure_s = UNSURE * _likely(state) * later_s
+            lost += takes_s / (2.0 * unsure_s)
+            if takes_s > UNFELT * unsure_s or lost >= 1.0:
+                return False
+        return True
 
     def _rows_s(self, decodes: Sequence[RequestState], now: float) -> float:
         """How long the step may take for the sake of rows that can make their targets."""
@@ -132,7 +167,7 @@ class Slack:
             left = state.limit - state.known
             if slack + (left - 1) * tpot < left * step_s:
                 continue  # it would miss its target even if these rows alone decoded from now on, to its limit
-            likely = min(left, max(state.output_tokens, LIKELY))
+            likely = _likely(state)
             spare = slack + (likely - 1) * tpot - likely * later_s
             limit = min(limit, max(slack, CATCH_UP * tpot, step_s + SPEND * spare))
         return limit
@@ -147,9 +182,14 @@ class Slack:
         later_ms = self._cost.step_ms(decoding_shape(more, context * more // num))
         return now_ms / 1e3, later_ms / 1e3 / (1.0 - min(MOST_PROMPTS, self.prompts.share(now)))
 
-    def budget(self, decodes: Sequence[RequestState], num_cached: int, most: int, now: float) -> int:
-        """Prompt positions beside these rows, of at most `most`; `num_cached`: those before the first of them."""
-        self.limit_s = step_s = self.step_s(decodes, now)
+    def budget(
+        self, decodes: Sequence[RequestState], prompts: Sequence[RequestState], num_cached: int, most: int, now: float
+    ) -> int:
+        """Prompt positions beside these rows, of at most `most`; `num_cached`: those before the first of them.
+        `prompts`: those that have begun, and the one that would be next."""
+        in_time = [state for state in prompts if now <= state.due < inf]
+        prompt = min(in_time, key=_due, default=None)
+        self.limit_s = step_s = self.step_s(decodes, prompt, now)
         self.is_pacing = False
         if step_s == inf:
             return most
@@ -166,17 +206,28 @@ class Slack:
     def keeps_pace(self, running: Collection[RequestState], head: RequestState, now: float) -> bool:
         """Would all rows that can make their targets, and `head`, keep their pace with it as one more row? A late head
         has to leave room for lost rows as well: they would be left out of steps for nothing."""
+        self._spread_rest(head, now)
         late = head.start_by < now
-        tightest, context, num = head.tpot_s, head.known, 1
-        for state in running:
-            if state.is_lost(now):
-                if not late:
-                    continue
-            elif state.tpot_s < tightest:
-                tightest = state.tpot_s
-            context += state.known
-            num += 1
-        return tightest == inf or num == 1 or self._cost.step_ms(decoding_shape(num, context)) <= 1e3 * tightest
+        rows = [state for state in running if late or not state.is_lost(now)]
+        if not rows:
+            return True
+        context = sum([state.known for state in rows])
+        now_s = self._cost.step_ms(decoding_shape(len(rows), context)) / 1e3
+        then_s = self._cost.step_ms(decoding_shape(len(rows) + 1, context + head.known)) / 1e3
+        if then_s > head.tpot_s and not late:
+            return False
+        return all(state.is_lost(now) or then_s <= self._affordable_s(state, now_s, now) for state in rows)
+
+    def _affordable_s(self, state: RequestState, now_s: float, now: float) -> float:
+        """Seconds that the coming tokens of a row may take: its target, and an even part of what it is ahead. inf: it
+        would miss its target even if steps stayed as they are, `now_s`."""
+        tpot = state.tpot_s
+        if tpot == inf or not state.timeline.chunks:
+            return tpot
+        slack, left = state.token_due() - now, state.limit - state.known
+        if slack + (left - 1) * tpot < left * now_s:
+            return inf
+        return tpot + max(0.0, slack - tpot) / _likely(state)
 
     def take_part(self, decodes: list[RequestState], now: float) -> list[RequestState]:
         """The rows that decode in this step: those that have missed their targets skip it where the others could not
@@ -209,6 +260,15 @@ class Slack:
             start_by += PREFILL_PACE * done / 1e3
         late = start_by < now and not state.resumes
         return late, state.arrival if late else state.rank
+
+
+def _likely(state: RequestState) -> int:
+    """Tokens that a row will likely still make."""
+    return max(1, min(state.limit - state.known, max(state.output_tokens, LIKELY)))
+
+
+def _due(state: RequestState) -> tuple[float, int]:
+    return state.due, state.request_id
 
 
 def shape_of(decodes: Sequence[RequestState]) -> StepShape:

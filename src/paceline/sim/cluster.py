@@ -17,7 +17,7 @@ from paceline.sim.client import GOES_ON, Client
 from paceline.sim.events import EventHeap, EventKind
 from paceline.sim.outcome import Ended, Joining, Open, Outage, Totals
 from paceline.sim.prompts import Prompts
-from paceline.sim.replica import NEVER, News, Replica
+from paceline.sim.replica import NEVER, NO_NEWS, News, Replica
 
 NO_TARGETS = Slo()
 
@@ -81,7 +81,8 @@ class Cluster:
 
     def run(self) -> Totals:
         """To the end of the load, and of what it left open."""
-        events, client = self._events, self._client
+        events, client, totals = self._events, self._client, self.totals
+        step, arrival = int(EventKind.STEP), int(EventKind.ARRIVAL)  # plain numbers: a member's comparison is a call
         for planned in client.begin():
             self._push_arrival(0.0, planned)
         self._next_scheduled()
@@ -89,12 +90,12 @@ class Cluster:
             events.push(client.end_s, EventKind.CLIENT, -1)
         while self._open or self._num_coming:
             now, kind, number, _, what = events.pop()
-            self.totals.num_events += 1
-            if kind == EventKind.STEP:
+            totals.num_events += 1
+            if kind == step:
                 replica, version = what
                 if replica.version == version:
                     self._step(replica, now)
-            elif kind == EventKind.ARRIVAL:
+            elif kind == arrival:
                 self._num_coming -= 1
                 planned, scheduled = what
                 if scheduled:
@@ -216,10 +217,11 @@ class Cluster:
 
     def _step(self, replica: Replica, now: float) -> None:
         news = replica.advance(now)
-        self._take(news, now)
-        for request_id in news.left:
-            self._open[request_id].left = (Outcome.CLIENT_CANCEL, "client: had enough")
-            self._take(replica.abort(request_id, now), now)
+        if news is not NO_NEWS:
+            self._take(news, now)
+            for request_id in news.left:
+                self._open[request_id].left = (Outcome.CLIENT_CANCEL, "client: had enough")
+                self._take(replica.abort(request_id, now), now)
         replica.begin(now)
         self._schedule(replica)
 
@@ -337,12 +339,10 @@ class Cluster:
         self._paid_from[index] = 0.0
         self._join(index)
 
-    def _join(self, index: int) -> None:
-        """It takes requests from now on."""
+    def _join(self, index: int) -> None:  # it takes requests from now on
         self._ledger.join(index)
 
-    def _depart(self, index: int) -> None:
-        """It takes none any more, and what it had is lost."""
+    def _depart(self, index: int) -> None:  # it takes none any more, and what it had is lost
         self._ledger.leave(index)
 
     def start_replica(self, now: float) -> None:

@@ -72,6 +72,8 @@ def make_replica(
             expected="as many drafts as the curve has lengths",
         )
     worst = settings.max_num_seqs - 1 + settings.min_prefill_tokens
+    write_plans = write_plans or not macro_steps or bool(spec.acceptance)
+    groups = spec.layout.groups
     caps = simulated_caps(
         spec.layout,
         max_rows=settings.max_num_seqs,
@@ -86,6 +88,8 @@ def make_replica(
         event_capacity=_KV_EVENTS,
         explains_misses=False,  # nobody asks either
         share_tenants=spec.share_tenants,
+        # nobody reads which block is whose
+        names_blocks=spec.prefix_caching or write_plans or len(groups) > 1 or groups[0].window is not None,
     )
     drafter = CurveDrafter(spec.acceptance) if spec.acceptance else None
     scheduler = Scheduler(
@@ -103,7 +107,7 @@ def make_replica(
         cost,
         answers=answers if macro_steps else None,
         macro_steps=macro_steps,
-        write_plans=write_plans or not macro_steps,
+        write_plans=write_plans,
     )
 
 

@@ -36,7 +36,7 @@ class News:
     ends: list[RequestOutput] = field(default_factory=list)  # terminal outputs, with timeline and usage
 
 
-_NO_NEWS = News()  # most steps bring none; never changed
+NO_NEWS = News()  # most steps bring none; never changed
 
 
 class Replica:
@@ -144,7 +144,8 @@ class Replica:
             self._num_run = self._most_steps(run, self._pace)
             self._was_cut = False
             if self._num_run > 0:
-                self._wake_at(self._pace.end(self._num_run))
+                self.next_time = self._pace.end(self._num_run)
+                self.version += 1
                 return
             self._run = self._pace = None
         self._plan(now)
@@ -202,7 +203,8 @@ class Replica:
             self.num_steps += 1
             self.busy_s += now - self._began
             self.scheduler.apply(result, now)
-        self._wake_at(NEVER)
+        self.next_time = NEVER
+        self.version += 1
         return self._news()
 
     def fail(self, now: float) -> News:
@@ -255,11 +257,12 @@ class Replica:
         self.scheduler.apply_repeated(self._run, num, self._pace, tell=bool(self._wants))
 
     def _news(self) -> News:
-        if not self.scheduler.has_outputs:
-            return _NO_NEWS
+        outputs = self.scheduler.outputs()
+        if not outputs:
+            return NO_NEWS
         news = News()
         silent, wants = self._silent, self._wants
-        for output in self.scheduler.outputs():
+        for output in outputs:
             request_id = output.request_id
             if output.token_ids and request_id in silent:
                 silent.discard(request_id)

@@ -128,6 +128,33 @@ def test_a_step_is_no_longer_than_who_may_come_can_bear() -> None:
     assert auto.ttft([2]) < 0.075  # the rest of one step of 40 ms, and one more
 
 
+def test_a_prompt_that_no_row_can_feel_is_computed_at_once() -> None:
+    # 20 rows take 7 ms; a target of 7.12 ms leaves a step room for 2 positions; 80 of them are 4 ms, once
+    slo = Slo(tpot_s=0.00712)
+    rows = talkers(20, slo, output=100)
+    short = run([*rows, (0.05, request(30, 80, 2, Slo(ttft_s=0.2)))])
+    assert short.ttft([30]) < 0.02
+    assert short.tpot(range(20), q=1.0) <= 0.00712
+    long = run([*rows, (0.05, request(30, 900, 2, Slo(ttft_s=0.5)))])
+    assert long.ttft([30]) > 0.1  # 45 ms would be felt by all of them
+
+
+def test_rows_spend_what_they_are_ahead_on_company() -> None:
+    # 4 rows have taken 5.4 ms a token for 300 ms; with 8 more it is 6.2 ms, for a few tokens
+    arrivals = [*talkers(4, Slo(tpot_s=0.006), output=200), *((0.3, request(10 + i, 8, 20)) for i in range(8))]
+    served = run(arrivals)
+    assert max(served.timelines[10 + i].queue_s for i in range(8)) < 0.02
+    assert served.tpot(range(4), q=1.0) <= 0.006
+
+
+def test_tokens_have_what_the_first_one_leaves_of_a_target_for_the_whole() -> None:
+    # half of what there is to spare would be 7.5 ms a token, with room for 25 rows; all of it has room for 30
+    slo = Slo(e2e_s=1.0)
+    served = run([(0.0, request(i, 8, 100, slo)) for i in range(30)])
+    assert all(t.is_good(slo) for t in served.timelines.values())
+    assert max(t.queue_s for t in served.timelines.values()) < 0.1
+
+
 def test_auto_excludes_what_it_decides() -> None:
     for wrong in ({"batching": "static"}, {"prefill_priority": "prefill_first"}):
         with pytest.raises(ConfigError, match="auto decides by itself"):
