@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[3]
 MODEL = "SmolLM2-135M-Instruct"
 MAX_MODEL_LEN, MAX_NUM_SEQS = 4096, 64
 START_S = 1800.0  # an engine that compiles may take its time
+# Of ours for W1 to W4: the tokens of W3 and some, as llama.cpp's context is made for the load. A larger cache would keep
+# the prompts of earlier rounds, and count as memory that a load needs.
+KV_CACHE_BYTES = 640 << 20
 SLOTS, SLOT_TOKENS = 16, 1536  # of llama.cpp's server under arrivals: the longest request has 1,280 tokens
 
 
@@ -39,10 +42,11 @@ class Column:
     server: Launch | None = None  # None: schedules are carried out within the worker
     notes: str = ""
     arithmetic: Mapping[str, Any] = field(default_factory=dict)  # engine options of ours that change numbers
+    loads: tuple[str, ...] = ()  # that it is asked for; none: all, and arrivals
 
     @property
     def slug(self) -> str:
-        return self.name.lower().replace(" ", "-")
+        return self.name.lower().replace(",", "").replace(" ", "-")
 
     def missing(self) -> str:
         """Why it cannot run; "" if it can."""
@@ -85,6 +89,7 @@ def columns(machine: Machine) -> list[Column]:
         paceline(machine, "paceline int8", {"activation_dtype": "int8"}),
         paceline(machine, "paceline auto", {}),
         llama_cpp(machine, "Q4_0"),
+        llama_cpp(machine, "Q4_0", slots=MAX_NUM_SEQS, loads=("W3",)),
         llama_cpp(machine, "Q8_0"),
         openvino(machine),
         vllm(machine),
@@ -109,7 +114,7 @@ def paceline(machine: Machine, name: str, options: dict[str, Any]) -> Column:
         worker="paceline_worker.py",
         python=machine.python,
         model=model,
-        options={**common, "profile": "batch", "max_num_seqs": MAX_NUM_SEQS},
+        options={**common, "profile": "batch", "max_num_seqs": MAX_NUM_SEQS, "kv_cache_memory": KV_CACHE_BYTES},
         environment=inherited(PYTHONPATH=path),
         # it says itself where it listens
         server=launch(str(machine.python), "-m", "paceline.cli.main", "serve", *flags, url="", PYTHONPATH=path),
@@ -118,13 +123,14 @@ def paceline(machine: Machine, name: str, options: dict[str, Any]) -> Column:
     )
 
 
-def llama_cpp(machine: Machine, kind: str) -> Column:
+def llama_cpp(machine: Machine, kind: str, *, slots: int = 32, loads: tuple[str, ...] = ()) -> Column:
+    """With `slots` requests at once in W3: 32 is what it is fastest with, 64 what the others hold at once."""
     program = machine.peers / "llama.cpp/build/bin/llama-server"
     model, threads, chunk = machine.gguf(kind), str(machine.threads), str(machine.chunk_tokens)
     arguments = ["-t", threads, "-tb", threads, "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS)]
     arguments += ["-b", chunk, "-ub", chunk, "--no-webui", "--host", "{host}", "--port", "{port}"]
     return Column(
-        name=f"llama.cpp {kind}",
+        name=f"llama.cpp {kind}" + (f", {slots} slots" if loads else ""),
         ours=False,
         worker="llamacpp_worker.py",
         python=machine.python,
@@ -133,13 +139,15 @@ def llama_cpp(machine: Machine, kind: str) -> Column:
             "program": str(program),
             "model": str(model),
             "threads": machine.threads,
-            "log": str(machine.peers / "logs" / f"llama-server-{kind}.log"),
+            "slots": slots,
+            "log": str(machine.peers / "logs" / f"llama-server-{kind}-{slots}.log"),
         },
         environment=inherited(),
         needs=(program,),
         why=machine.peers / "llama.cpp.why",
         server=launch(str(program), "-m", str(model), *arguments),
-        notes="llama-server, 1, 32 and 4 slots for W1 and W2, W3, W4",
+        notes=f"llama-server, 1, {slots} and 4 slots for W1 and W2, W3, W4",
+        loads=loads,
     )
 
 

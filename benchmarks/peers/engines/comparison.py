@@ -90,7 +90,7 @@ class Comparison:
     def measure(self, load: Load) -> None:
         out: set[str] = set()
         for round_ in range(self.rounds[load.name]):
-            turns = [c for c in self.columns if c.name not in out]
+            turns = [c for c in self.columns if c.name not in out and (not c.loads or load.name in c.loads)]
             if all(self.results.has(kind="load", load=load.name, round=round_, column=c.name) for c in turns):
                 continue
             for column in reversed(turns) if round_ % 2 else turns:
@@ -115,13 +115,14 @@ class Comparison:
 
     def measure_online(self) -> None:
         """The first rate for all engines, then the next for those whose answer is open."""
-        held: dict[str, dict[float, bool]] = {column.name: {} for column in self.columns}
+        columns = [column for column in self.columns if not column.loads]
+        held: dict[str, dict[float, bool]] = {column.name: {} for column in columns}
         for record in self.results.records:
             if record["kind"] == "online" and record["column"] in held:
                 held[record["column"]][record["rate"]] = record["share"] >= online.SHARE
         for engine in self.engines.values():
             engine.close()
-        open_ = list(self.columns)
+        open_ = columns
         while open_:
             for column in list(open_):
                 rate = online.next_rate(self.given.rates, self.given.start_rate, held[column.name])

@@ -25,7 +25,7 @@ class Shown:
         if self.rates is not None:
             limits = {name: roofline.limit(load, self.of.sizes, self.rates) for name, load in loads.items()}
         ours, peers = self.names(ours=True), self.names(ours=False)
-        same = next((c.name for c in self.of.columns if not c.ours and c.model == self.of.file), None)
+        same = [c.name for c in self.of.columns if not c.ours and c.model == self.of.file]
         return f"{self.heading()}\n\n{table.page(self.records, list(loads.values()), ours, peers, limits, same)}"
 
     def heading(self) -> str:

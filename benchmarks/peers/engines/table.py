@@ -121,9 +121,10 @@ def share_of_limit(load: str, values: Sequence[float], limit: float | None) -> s
 
 
 def memory_rows(
-    records: Iterable[Record], names: Sequence[str], same_file: str | None, load: str = "W3"
+    records: Iterable[Record], names: Sequence[str], same_file: Sequence[str], load: str = "W3"
 ) -> list[list[str]]:
-    """Most memory of each column in a load, MB, and how much more that is than that of a peer on the same file."""
+    """Most memory of each column in a load, MB, and how much more that is than that of each peer on the same file: one
+    that holds fewer requests at once needs less for keys and values."""
     most: dict[str, float] = {}
     for record in records:
         if record["kind"] == "load" and record["load"] == load and record.get("memory_bytes"):
@@ -131,9 +132,9 @@ def memory_rows(
     if not most:
         return []
     rows = [[f"{load} most memory, MB", *(f"{most[n]:,.0f}" if n in most else "-" for n in names)]]
-    if same_file in most:
-        more = [f"{most[n] - most[same_file]:+,.0f}" if n in most else "-" for n in names]
-        rows.append([f"{load} memory, MB more than {same_file}", *more])
+    for peer in (name for name in same_file if name in most):
+        more = [f"{most[n] - most[peer]:+,.0f}" if n in most else "-" for n in names]
+        rows.append([f"{load} memory, MB more than {peer}", *more])
     return rows
 
 
@@ -183,9 +184,9 @@ def page(
     ours: Sequence[str],
     peers: Sequence[str],
     limits: Mapping[str, float],
-    same_file: str | None = None,
+    same_file: Sequence[str] = (),
 ) -> str:
-    """All tables, as Markdown. `same_file`: the peer that runs the very file that ours do."""
+    """All tables, as Markdown. `same_file`: the peers that run the very file that ours do."""
     known = latest(records)
     names = [*ours, *peers]
     loads = [load for load in loads if by_round(known, load.name)]

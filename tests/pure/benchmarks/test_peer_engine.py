@@ -11,7 +11,7 @@ from benchmarks.peers.engines import engine as engine_module
 from benchmarks.peers.engines.columns import Column, Machine, columns
 from benchmarks.peers.engines.engine import Engine, EngineFailedError
 from benchmarks.peers.engines.memory import held, resident_bytes, tree
-from benchmarks.peers.engines.workloads import Arrival, Call
+from benchmarks.peers.engines.workloads import FULL, Arrival, Call
 
 WORKERS = Path(engine_module.__file__).with_name("workers")
 WORKER = f"""
@@ -148,3 +148,15 @@ def test_every_engine_gets_the_same_threads(tmp_path):
     for column in columns(Machine(tmp_path, 3, 128)):
         told = {column.options.get("threads"), column.options.get("num_threads")}
         assert 3 in told or column.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0-2", column.name
+
+
+def test_memory_is_compared_with_as_many_requests_at_once(tmp_path):
+    known = columns(Machine(tmp_path, 2, 256))
+    ours, (peer,) = [column for column in known if column.ours], [column for column in known if column.loads]
+    assert peer.loads == ("W3",)
+    assert peer.options["slots"] == FULL["W3"].num_prompts
+    assert {column.options["max_num_seqs"] for column in ours} == {peer.options["slots"]}
+    assert len({column.slug for column in known}) == len(known)
+    tokens = FULL["W3"].num_prompts * (FULL["W3"].num_in + FULL["W3"].num_out)
+    per_token = 30 * 2 * 3 * 64 * 2  # SmolLM2-135M: layers, K and V, heads, numbers of bfloat16
+    assert all(tokens * per_token < column.options["kv_cache_memory"] < 1.25 * tokens * per_token for column in ours)

@@ -61,7 +61,7 @@ def test_ratios_are_of_rounds_that_both_ran():
 
 def test_page_by_hand():
     records = [*RECORDS, online("ours", 1.5, 0.95), online("ours", 2.0, 0.8), online("fast", 1.5, 0.4)]
-    text = page(records, [FULL["W3"], FULL["W4"]], OURS, PEERS, {"W3": 600.0, "W4": 5.0}, "slow")
+    text = page(records, [FULL["W3"], FULL["W4"]], OURS, PEERS, {"W3": 600.0, "W4": 5.0}, ["slow"])
     assert cells(text, "W3 64 x 256 in, 128 out, tok/s") == [
         "315 [300-330]",
         "100 [100-100]",

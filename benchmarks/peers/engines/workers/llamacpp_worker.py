@@ -95,7 +95,7 @@ class Server:
         elif shared(prompts) >= 64:
             self.serve(min(4, len(prompts)), longest + 64)
         else:
-            self.serve(min(32, len(prompts)), longest + 64)
+            self.serve(min(self.given["slots"], len(prompts)), longest + 64)
 
     def generate(self, prompts, num_out):
         with ThreadPoolExecutor(len(prompts)) as pool:
