@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 MODEL = "SmolLM2-135M-Instruct"
 MAX_MODEL_LEN, MAX_NUM_SEQS = 4096, 64
 START_S = 1800.0  # an engine that compiles may take its time
-# Of ours for W1 to W4: the tokens of W3 and some, as llama.cpp's context is made for the load. A larger cache would keep
-# the prompts of earlier rounds, and count as memory that a load needs.
+# Of ours for W1 to W4: the tokens of W3 and some, as llama.cpp's context is made for the load. A larger cache would
+# keep the prompts of earlier rounds, and count as memory that a load needs.
 KV_CACHE_BYTES = 640 << 20
 SLOTS, SLOT_TOKENS = 16, 1536  # of llama.cpp's server under arrivals: the longest request has 1,280 tokens
 
