@@ -206,14 +206,15 @@ def _loaded(
 
 
 def bounds(question: Question, candidate: Candidate) -> Candidate:
-    """`low_rps` and `high_rps` filled in: capacity with all steps as long, or as short, as the interval allows."""
+    """`low_rps` and `high_rps` filled in: capacity with all steps as long, or as short, as the interval allows. An interval
+    that reaches 0 bounds nothing from below; then steps are as many times as short as they may be long."""
     if not candidate.fits or candidate.memory is None or candidate.capacity is None:
         return candidate
     steps = layout_steps(question, candidate.layout)
     context = round(question.traffic.mean_context)
     estimate = steps.estimate(max(1, round(candidate.capacity.rows)), context)
     rates = []
-    for times in (estimate.hi, estimate.lo):
+    for times in (estimate.hi, estimate.lo or estimate.value**2 / estimate.hi):
         scaled = steps.scaled(times / estimate.value)
         seats = candidate.memory.seats
         found = Replica(scaled, question.traffic, question.slo, seats=seats, chunk=candidate.chunk).capacity()

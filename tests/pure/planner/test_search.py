@@ -5,6 +5,7 @@ import pytest
 from tests.pure.planner.kit import question, short, traffic
 
 from paceline.contracts.workload import SloClass
+from paceline.cost import LinearStepCost, StepCost, decode_shape
 from paceline.errors import ConfigError
 from paceline.planner import CARDS, Fleet, Kept, Layout, Traffic, make_plan
 from paceline.planner.layout import layouts
@@ -160,6 +161,16 @@ def test_the_interval_of_step_times_bounds_capacity():
     best = bounds(ask, search(ask).chosen)
     assert 0 <= best.low_rps < best.capacity_rps < best.high_rps
     assert best.tier == "first principles"
+
+
+def test_times_that_nothing_bounds_from_below_bound_capacity_from_above():
+    """Steps that were timed on a machine that moved by half: the interval reaches 0, and no capacity is endless."""
+    times = StepCost.from_prior(LinearStepCost())
+    wide = StepCost(**{**times.prices, "noise": 1.0, "low": (1.0, 1.0, 1.0, 1.0, 0.0), "high": (9.0, 9.0, 9.0, 9e9, 9.0)})
+    assert wide.estimate(decode_shape(4, 500)).lo == 0.0
+    ask = question(times=wide)
+    best = bounds(ask, search(ask).chosen)
+    assert 0 <= best.low_rps < best.capacity_rps < best.high_rps < float("inf")
 
 
 def test_a_plan_is_a_function_of_its_question():
