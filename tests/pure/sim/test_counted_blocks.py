@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pure.sim.kit import replica_spec, run_fleet
 from tests.pure.sim.test_digests import digest, plan
@@ -19,6 +19,7 @@ def named(*args: Any, **options: Any) -> KVManager:
     return KVManager(*args, **{**options, "names_blocks": True})
 
 
+@settings(max_examples=12)
 @given(
     num_blocks=st.integers(27, 90),
     block_size=st.sampled_from([4, 16]),
