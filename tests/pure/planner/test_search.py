@@ -166,7 +166,8 @@ def test_the_interval_of_step_times_bounds_capacity():
 def test_times_that_nothing_bounds_from_below_bound_capacity_from_above():
     """Steps that were timed on a machine that moved by half: the interval reaches 0, and no capacity is endless."""
     times = StepCost.from_prior(LinearStepCost())
-    wide = StepCost(**{**times.prices, "noise": 1.0, "low": (1.0, 1.0, 1.0, 1.0, 0.0), "high": (9.0, 9.0, 9.0, 9e9, 9.0)})
+    seen = {"low": (1.0, 1.0, 1.0, 1.0, 0.0), "high": (9.0, 9.0, 9.0, 9e9, 9.0)}
+    wide = StepCost(**{**times.prices, **seen, "noise": 1.0})
     assert wide.estimate(decode_shape(4, 500)).lo == 0.0
     ask = question(times=wide)
     best = bounds(ask, search(ask).chosen)
