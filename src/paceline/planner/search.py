@@ -206,8 +206,8 @@ def _loaded(
 
 
 def bounds(question: Question, candidate: Candidate) -> Candidate:
-    """`low_rps` and `high_rps` filled in: capacity with all steps as long, or as short, as the interval allows. Where it
-    reaches 0 it bounds nothing from below; then steps are as many times as short as they may be long."""
+    """`low_rps` and `high_rps` filled in: capacity with all steps as long, or as short, as the interval allows. One
+    that reaches 0 bounds nothing from below; then steps are as many times as short as they may be long."""
     if not candidate.fits or candidate.memory is None or candidate.capacity is None:
         return candidate
     steps = layout_steps(question, candidate.layout)
