@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.contracts.request import SamplingParams
+if TYPE_CHECKING:  # requests hold arrays, and `--help` has no use for numpy
+    from paceline.contracts.request import SamplingParams
 
 PANEL = "Sampling"
 
@@ -37,6 +38,8 @@ def params(
     repetition_penalty: float,
     stop: list[str] | None,
 ) -> SamplingParams:
+    from paceline.contracts.request import SamplingParams
+
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,

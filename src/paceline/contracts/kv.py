@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
-import numpy as np
 
 from paceline.contracts.specs import ModelSpec
 from paceline.errors import UnsupportedError
+
+if TYPE_CHECKING:  # options are described by these nouns, and `--help` has no use for numpy
+    import numpy as np
 
 NULL_BLOCK = 0
 KVGroupKind = Literal["full", "sliding", "state", "latent"]
@@ -187,7 +189,7 @@ def chain_key(parent: BlockKey, token_ids: np.ndarray | bytes, extras: Sequence[
     `extras` is what else the block's content depends on (media digests): length-prefixed, in order.
     """
     if not isinstance(token_ids, bytes):
-        token_ids = np.ascontiguousarray(token_ids, dtype="<i4").tobytes()
+        token_ids = token_ids.astype("<i4", copy=False).tobytes()
     digest = _BLOCK_DIGEST.copy()  # half the time of a new one
     digest.update(parent + token_ids)
     for extra in extras:
