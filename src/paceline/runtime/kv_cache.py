@@ -95,7 +95,8 @@ class LayerCache:
 
     def run_of(self, head: np.ndarray, block_id: np.ndarray) -> np.ndarray:
         """Rows of `runs` for heads (those of K first) of blocks."""
-        return block_id // CHUNK_BLOCKS * self.chunk_runs + head * CHUNK_BLOCKS + block_id % CHUNK_BLOCKS
+        run: np.ndarray = block_id // CHUNK_BLOCKS * self.chunk_runs + head * CHUNK_BLOCKS + block_id % CHUNK_BLOCKS
+        return run
 
 
 class KVCache:
