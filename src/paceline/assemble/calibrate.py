@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import msgspec
 
@@ -87,7 +87,8 @@ def calibrate_core(
         if abs(after - before) <= MAX_DRIFT * before:
             break
     timed = [
-        _timed(cell, ms, held_out=at >= len(fitted)) for at, (cell, ms) in enumerate(zip(cells, tries, strict=True))
+        TimedCell.of(str(cell), cell.shape, ms, held_out=at >= len(fitted))
+        for at, (cell, ms) in enumerate(zip(cells, tries, strict=True))
     ]
     drift = abs(after - before) / before
     spread = max(MAD * median(cell.spread for cell in timed), drift if drift > MAX_DRIFT else 0.0)
@@ -136,16 +137,3 @@ class StepTimer:
                 if done:
                     times.append(ms)
         return found
-
-
-def _timed(cell: Cell, tries: Sequence[float], held_out: bool) -> TimedCell:
-    middle = median(tries)
-    low, _, high = quantiles(tries, n=4, method="inclusive")
-    return TimedCell(
-        cell=str(cell),
-        shape=cell.shape,
-        ms=middle,
-        spread=(high - low) / 2 / middle,
-        tries=len(tries),
-        held_out=held_out,
-    )

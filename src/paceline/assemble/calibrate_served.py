@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import fsum, log2
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import msgspec
 
@@ -23,13 +23,11 @@ from paceline.assemble.step_cost import load_calibration, save_calibration
 from paceline.contracts.artefact import TOKEN_KINDS, RequestRecord
 from paceline.cost import Calibration, StepCost, TimedCell, restore
 from paceline.cost.batch import fit_steps
-from paceline.cost.features import fewest_pairs
 from paceline.engine import ServedStep, served_steps
 from paceline.errors import ConfigError
 from paceline.lab.artefact import read_run
 
 LEAST_STEPS = 50
-_QUARTILES = 4
 
 
 def calibrate_served(base: Path, journals: Sequence[Path], runs: Sequence[Path] = (), *, out: Path) -> Calibration:
@@ -88,18 +86,8 @@ def _cells(steps: Iterable[ServedStep], cost: StepCost) -> list[TimedCell]:
         groups.setdefault(key, []).append(step)
     cells = []
     for _, same in sorted(groups.items()):
-        ordered = sorted(step.ms for step in same)
-        middle = median(ordered)
-        low, _, high = quantiles(ordered, n=_QUARTILES, method="inclusive") if len(ordered) > 1 else (middle,) * 3
-        typical = sorted(same, key=lambda step: step.ms)[len(same) // 2].shape
-        cells.append(
-            TimedCell(
-                cell=f"{typical.num_rows} rows, about {typical.num_tokens} tokens behind {typical.context_tokens}",
-                shape=msgspec.structs.replace(typical, attention_pairs=fewest_pairs(typical)),
-                ms=middle,
-                spread=(high - low) / 2 / middle,
-                tries=len(same),
-                predicted_ms=cost.step_ms(typical),
-            )
-        )
+        same.sort(key=lambda step: step.ms)
+        shape = same[len(same) // 2].shape  # of the one in the middle
+        name = f"{shape.num_rows} rows, about {shape.num_tokens} tokens behind {shape.context_tokens}"
+        cells.append(TimedCell.of(name, shape, [step.ms for step in same], predicted_ms=cost.step_ms(shape)))
     return cells

@@ -59,7 +59,8 @@ def calibrate(
         found = from_journals(served, run or [], base, out)
         if show:
             print_cells(console, found)
-        return print_served(console, found, out)
+        print_served(console, found, out)
+        return
     if run or base is not None:
         raise ConfigError("--run and --base go with --served", fix="give the journal of a server, or leave them out")
     with Console(stderr=True).status(f"loading {config.model.model}") as status:
@@ -75,7 +76,6 @@ def calibrate(
         print_cells(console, found)
     print_summary(console, found)
     console.print(f"saved {path}", highlight=False, soft_wrap=True)
-    return None
 
 
 def from_journals(journals: list[Path], runs: list[Path], base: Path | None, out: Path | None) -> Calibration:

@@ -162,7 +162,7 @@ def foretold_lines(climbed: Climbed, report: Path) -> list[str]:
 
     lines = [
         *table(list(foretell(climbed.loaded, climbed.result, climbed.calibration))),
-        "(the same scheduler over steps of the server that was sized before; other types of numbers were not)",
+        "(the same scheduler over steps that were taken before the ladder; other types of numbers were not timed)",
         "",
         *plan_lines(climbed.loaded, climbed.result, climbed.calibration, report),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,13 +55,14 @@ def time_steps(options: Mapping[str, Any], report: Path) -> Path:
 
 def as_served(timed: Path, journal: Path, run: Path, report: Path) -> Path:
     """The calibration `timed` with the steps that a server took under load, client beside it: in `report` too. As it
-    was where the server took too few."""
+    was, and with the reason on standard error, where they cannot be used."""
     from paceline.assemble.calibrate_served import calibrate_served
 
     out = report / "served.json"
     try:
         calibrate_served(timed, [journal], [run], out=out)
-    except PacelineError:
+    except PacelineError as error:
+        print(f"the forecast is of an idle machine: {error}", file=sys.stderr, flush=True)
         return timed
     return out
 

@@ -8,6 +8,8 @@ fitted to them; whoever doubts the fit can repeat it. Reading and writing files 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from statistics import median, quantiles
 
 import msgspec
 
@@ -54,6 +56,23 @@ class TimedCell(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
     held_out: bool = False  # not fitted
     predicted_ms: float = 0.0  # by the fitted prices
+
+    @classmethod
+    def of(
+        cls, cell: str, shape: StepShape, tries: Sequence[float], *, held_out: bool = False, predicted_ms: float = 0.0
+    ) -> TimedCell:
+        """From the milliseconds of its tries, one or more."""
+        middle = median(tries)
+        low, _, high = quantiles(tries, n=4, method="inclusive") if len(tries) > 1 else (middle,) * 3
+        return cls(
+            cell=cell,
+            shape=shape,
+            ms=middle,
+            spread=(high - low) / 2 / middle,
+            tries=len(tries),
+            held_out=held_out,
+            predicted_ms=predicted_ms,
+        )
 
     @property
     def error(self) -> float:

@@ -125,45 +125,47 @@ class Slack:
     def step_s(self, decodes: Sequence[RequestState], prompt: RequestState | None, now: float) -> float:
         """How long the step may take for the sake of the rows that decode, and of who may come while it runs; inf: as
         long as it likes. `prompt`: whose first token is due next."""
-        limit = inf if self._is_unfelt(prompt, decodes, now) else self._rows_s(decodes, now)
+        limit, rows = inf, self._with_targets(decodes, now)
+        if rows:
+            step_s, later_s = self._pace(decodes, now)
+            if prompt is None or not self._is_unfelt(prompt, rows, later_s, now):
+                limit = self._rows_s(rows, step_s, later_s, now)
         for ttft_s, last in self._ttft.items():
             if now - last <= WINDOW_S:
                 limit = min(limit, STEP_SHARE * ttft_s)
         return limit
 
-    def _is_unfelt(self, prompt: RequestState | None, decodes: Sequence[RequestState], now: float) -> bool:
+    def _with_targets(self, decodes: Sequence[RequestState], now: float) -> list[RequestState]:
+        """The rows that can still make a target for their tokens, and have begun to."""
+        return [
+            state
+            for state in decodes
+            if state.tpot_s != inf and state.row != NO_ROW and state.timeline.chunks and not state.is_lost(now)
+        ]
+
+    def _is_unfelt(self, prompt: RequestState, rows: Sequence[RequestState], later_s: float, now: float) -> bool:
         """May a prompt that can be in time be computed at once, though the rows give it no time? It delays each by what
         it takes. Where that is little beside what nobody can foresee of each, and by all of them together fewer than
         one target is likely lost, it wins one and costs less. (A row misses by a delay with the probability that its
         end, spread evenly over `UNSURE` of its time to both sides, falls into it.)"""
-        if prompt is None or not decodes:
-            return False
         takes_s = self._cost.prefill_ms(prompt.known) / 1e3
         if now + self._cost.prefill_ms(prompt.todo, prompt.planned) / 1e3 > prompt.due:
             return False
-        _, later_s = self._pace(decodes, now)
         lost = 0.0
-        for state in decodes:
-            if state.tpot_s == inf or state.row == NO_ROW or not state.timeline.chunks or state.is_lost(now):
-                continue
+        for state in rows:
             unsure_s = UNSURE * _likely(state) * later_s
             lost += takes_s / (2.0 * unsure_s)
             if takes_s > UNFELT * unsure_s or lost >= 1.0:
                 return False
         return True
 
-    def _rows_s(self, decodes: Sequence[RequestState], now: float) -> float:
-        """How long the step may take for the sake of rows that can make their targets."""
-        limit, step_s, later_s = inf, 0.0, 0.0
-        for state in decodes:
-            tpot = state.tpot_s
-            if tpot == inf or state.row == NO_ROW or not state.timeline.chunks or state.is_lost(now):
-                continue
-            slack = state.token_due() - now
+    def _rows_s(self, rows: Sequence[RequestState], step_s: float, later_s: float, now: float) -> float:
+        """How long the step may take for the sake of rows that can make their targets; `step_s`, `later_s`: `_pace`."""
+        limit = inf
+        for state in rows:
+            tpot, slack = state.tpot_s, state.token_due() - now
             if slack >= limit:
                 continue
-            if not later_s:
-                step_s, later_s = self._pace(decodes, now)
             left = state.limit - state.known
             if slack + (left - 1) * tpot < left * step_s:
                 continue  # it would miss its target even if these rows alone decoded from now on, to its limit
@@ -236,7 +238,8 @@ class Slack:
         if not lost:
             return decodes
         kept = [state for state in decodes if not state.is_lost(now)]
-        step_s = self._rows_s(kept, now)
+        rows = self._with_targets(kept, now)
+        step_s = self._rows_s(rows, *self._pace(kept, now), now) if rows else inf
         if step_s == inf:
             return decodes
         low, high = 0, len(lost)

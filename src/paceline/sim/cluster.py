@@ -82,7 +82,6 @@ class Cluster:
     def run(self) -> Totals:
         """To the end of the load, and of what it left open."""
         events, client, totals = self._events, self._client, self.totals
-        step, arrival = int(EventKind.STEP), int(EventKind.ARRIVAL)  # plain numbers: a member's comparison is a call
         for planned in client.begin():
             self._push_arrival(0.0, planned)
         self._next_scheduled()
@@ -91,11 +90,11 @@ class Cluster:
         while self._open or self._num_coming:
             now, kind, number, _, what = events.pop()
             totals.num_events += 1
-            if kind == step:
+            if kind == EventKind.STEP:
                 replica, version = what
                 if replica.version == version:
                     self._step(replica, now)
-            elif kind == arrival:
+            elif kind == EventKind.ARRIVAL:
                 self._num_coming -= 1
                 planned, scheduled = what
                 if scheduled:
@@ -110,12 +109,11 @@ class Cluster:
             else:
                 self._drained(now)
                 break
-        self.totals.virtual_s = events.now
-        for replica in self.replicas:
-            if replica is not None:
-                self._count(replica)
-        self.totals.replica_s += sum(max(0.0, events.now - since) for since in self._paid_from.values())
-        return self.totals
+        totals.virtual_s = events.now
+        for replica in filter(None, self.replicas):
+            self._count(replica)
+        totals.replica_s += sum(max(0.0, events.now - since) for since in self._paid_from.values())
+        return totals
 
     def _next_scheduled(self) -> None:
         """One scheduled request at a time is on the heap: the next."""
@@ -339,10 +337,12 @@ class Cluster:
         self._paid_from[index] = 0.0
         self._join(index)
 
-    def _join(self, index: int) -> None:  # it takes requests from now on
+    def _join(self, index: int) -> None:
+        """It takes requests from now on."""
         self._ledger.join(index)
 
-    def _depart(self, index: int) -> None:  # it takes none any more, and what it had is lost
+    def _depart(self, index: int) -> None:
+        """It takes none any more, and what it had is lost."""
         self._ledger.leave(index)
 
     def start_replica(self, now: float) -> None:

@@ -6,15 +6,15 @@ fails, a client that gives up, a request) is seen by a step that begins at this 
 
 from __future__ import annotations
 
-from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
 from paceline.errors import ConfigError
 
 
-class EventKind(IntEnum):
-    """In the order in which events of one moment happen."""
+class EventKind:
+    """In the order in which events of one moment happen. Plain numbers: comparing a member of an enumeration is a call,
+    and the loop does it for each event."""
 
     CAPACITY = 0  # a replica comes or goes
     CLIENT = 1  # a client leaves, or the load is over
@@ -41,7 +41,7 @@ class EventHeap:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, time: float, kind: EventKind, number: int, what: Any = None) -> None:
+    def push(self, time: float, kind: int, number: int, what: Any = None) -> None:
         if not time >= self.now:
             raise ConfigError("an event lies in the past", seen=time, expected=f"{self.now} s or later")
         self._serial += 1

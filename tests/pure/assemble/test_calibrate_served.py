@@ -6,13 +6,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
+from tests.fakes.builders import make_request, scripted_engine
+from tests.fakes.scripts import DEAR_TOKENS
+from tests.pure.cost.test_calibration import KEY
+from tests.pure.sim.test_truths import simulated
+from typer.testing import CliRunner
 
 from paceline.assemble.calibrate_served import LEAST_STEPS, outside_ms, refitted
-from paceline.assemble.step_cost import save_calibration
+from paceline.assemble.step_cost import load_calibration, save_calibration
+from paceline.cli.calibrate import calibrate
+from paceline.cli.demo_predict import as_served
 from paceline.contracts.artefact import Chunk, ChunkKind, RequestRecord
-from paceline.cost import Calibration, CalibrationKey, StepCost, decode_shape, prefill_shape
-from paceline.engine import ServedStep
+from paceline.cost import Calibration, StepCost, decode_shape, prefill_shape, restore
+from paceline.engine import ServedStep, begin_journal, served_steps
+from paceline.engine.loop import EngineCore
 from paceline.errors import ConfigError
+from paceline.lab.artefact import write_run
 
 
 class Machine:
@@ -22,21 +32,6 @@ class Machine:
         return 4.0 + 0.2 * shape.num_tokens + 0.001 * shape.context_tokens
 
 
-KEY = CalibrationKey(
-    device="cpu x",
-    num_cores=2,
-    num_threads=2,
-    model="m",
-    revision="r",
-    dtype="float32",
-    weights="1 bytes, auto",
-    activations="auto",
-    kv_bytes_per_token=1.0,
-    numerics="fast",
-    kernels="",
-    paceline="0",
-    torch="0",
-)
 IDLE = Calibration(
     key=KEY,
     prices=StepCost.from_prior(Machine()).prices,
@@ -91,19 +86,62 @@ def test_what_is_not_queue_or_prefill_is_outside_the_engine():
     assert outside_ms(record) is None
 
 
-def test_the_command_wants_a_base_and_a_file_of_its_own(tmp_path: Path):
-    import typer
-    from typer.testing import CliRunner
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    save_calibration(tmp_path / "base.json", IDLE)
+    return tmp_path / "base.json"
 
-    from paceline.cli.calibrate import calibrate
 
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Of an engine that served 12 requests."""
+    path = tmp_path / "serve.journal"
+    built = scripted_engine(num_blocks=64, max_rows=3, cost=DEAR_TOKENS)
+    recorded = begin_journal(path, built.scheduler, DEAR_TOKENS.prices)
+    built.core = EngineCore(built.scheduler, built.executor, built.clock, recorded)
+    for request_id in range(12):
+        built.core.submit(make_request(request_id, [1, 2, 3, request_id], 20, sampling={"ignore_eos": True}))
+    built.finish()
+    built.core.close()
+    return path
+
+
+def command(*flags: str) -> str:
     app = typer.Typer()
     app.command()(calibrate)
-    base = tmp_path / "base.json"
-    save_calibration(base, IDLE)
-    run = CliRunner().invoke
-    assert "--base and --out left out" in run(app, ["--served", "x.journal"]).output
-    assert "go with --served" in run(app, ["--base", str(base)]).output
-    missing = run(app, ["--served", str(tmp_path / "x"), "--base", str(base), "--out", str(tmp_path / "o.json")])
-    assert "journal cannot be read" in missing.output
+    return CliRunner().invoke(app, list(flags)).output
+
+
+def test_a_journal_and_a_run_beside_it_make_a_calibration(tmp_path: Path, base: Path, journal: Path):
+    records, info = simulated(1, 8.0, lag_s=0.03)
+    write_run(tmp_path / "run", info, records)
+    out = tmp_path / "served.json"
+    flags = ("--served", str(journal), "--run", str(tmp_path / "run"), "--base", str(base), "--out", str(out))
+    told = command(*flags)
+    found = load_calibration(out)
+    assert found.served > LEAST_STEPS
+    assert found.request_ms == pytest.approx(30.0, abs=1e-3)
+    steps = list(served_steps(journal, restore))
+    assert sum(found.cost().step_ms(step.shape) for step in steps) == pytest.approx(sum(step.ms for step in steps))
+    assert f"{found.served} steps; off by" in told
+    assert "outside the engine: 30.0 ms a request" in told
+    assert load_calibration(base) == IDLE
+
+
+def test_the_demo_falls_back_on_idle_times_and_says_so(
+    tmp_path: Path, base: Path, journal: Path, capsys: pytest.CaptureFixture[str]
+):
+    records, info = simulated(1, 8.0)
+    write_run(tmp_path / "run", info, records)
+    assert as_served(base, journal, tmp_path / "run", tmp_path) == tmp_path / "served.json"
+    assert capsys.readouterr().err == ""
+    assert as_served(base, tmp_path / "gone", tmp_path / "run", tmp_path) == base
+    assert "the forecast is of an idle machine: the journal cannot be read" in capsys.readouterr().err
+
+
+def test_the_command_wants_a_base_and_a_file_of_its_own(tmp_path: Path, base: Path):
+    assert "--base and --out left out" in command("--served", "x.journal")
+    assert "go with --served" in command("--base", str(base))
+    missing = command("--served", str(tmp_path / "x"), "--base", str(base), "--out", str(tmp_path / "o.json"))
+    assert "journal cannot be read" in missing
     assert not (tmp_path / "o.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +102,8 @@ def simulated(drawn: int, rate: float, **options: object) -> tuple[list[RequestR
     spec = load_spec(table)
     plan = make_plan(spec, seed=drawn)
     records: list[RequestRecord] = []
-    cost = options.pop("cost", COST)
-    cluster = make_cluster(replica_spec(), cost, plan, on_end=lambda e: records.append(record_of(e)), **options)  # type: ignore[arg-type]
+    cost, lag_s = options.pop("cost", COST), options.get("lag_s", 0.0)
+    cluster = make_cluster(replica_spec(), cost, plan, on_end=lambda e: records.append(record_of(e, lag_s)), **options)  # type: ignore[arg-type]
     cluster.run()
     records.sort(key=lambda r: r.id)
     target = TargetInfo(url="sim://here", model="none", kind="simulation")
@@ -143,3 +144,17 @@ def test_latency_grows_with_the_rate_and_shrinks_with_faster_hardware() -> None:
     quick = simulated(5, 20.0, cost=faster)[0]
     assert mean_of(quick, "ttft") < means[2]
     assert mean_of(quick, "e2e") < means[5]
+
+
+def test_what_an_answer_takes_outside_the_engine_comes_on_top_and_holds_up_whoever_waits_for_it() -> None:
+    (there, _), (late, _) = simulated(1, 10.0), simulated(1, 10.0, lag_s=0.05)
+    for one, other in zip(there, late, strict=True):
+        assert [c.t_ns + 50_000_000 for c in one.chunks] == pytest.approx([c.t_ns for c in other.chunks], abs=2)
+        assert other.t_close_ns - one.t_close_ns == pytest.approx(50_000_000, abs=2)
+        assert other.server == one.server | {"server_ms": 50.0}
+    one_after_another = plan_of(
+        num_requests=4, stream=[stream({"kind": "closed", "slots": 1, "requests": 4}, 16, 8)], duration_s=60
+    )
+    ended, _ = run_fleet(one_after_another, lag_s=0.05)
+    gaps = [after.sent_s - before.end_s for before, after in pairwise(ended)]
+    assert gaps == pytest.approx([0.05] * 3)
