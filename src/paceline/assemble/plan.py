@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,6 +10,7 @@ import msgspec
 import numpy as np
 
 from paceline import hub
+from paceline.assemble.device_card import find_card
 from paceline.assemble.plan_model import describe_sizes
 from paceline.assemble.plan_verify import verifier
 from paceline.assemble.step_cost import load_calibration, timed_here
@@ -29,7 +29,7 @@ from paceline.contracts.workload import SloClass
 from paceline.errors import ConfigError
 from paceline.lab.workload import parse_slo
 from paceline.lab.workload.lengths import AnyLength, Empirical, Fixed, Lognormal, Uniform
-from paceline.planner import CARDS, DEVICES, DeviceCard, Fleet, Kept, Plan, Question, Room, Traffic, make_plan
+from paceline.planner import CARDS, DeviceCard, Fleet, Kept, Plan, Question, Room, Traffic, make_plan
 from paceline.planner.question import CUDA_ENGINE_BYTES
 
 if TYPE_CHECKING:
@@ -169,22 +169,9 @@ def find_spec(
     return spec, stored, name, files
 
 
-def find_card(name: str) -> DeviceCard:
-    """A device of the table. Raises ConfigError that names the nearest."""
-    if name in DEVICES:
-        return DEVICES[name]
-    close = difflib.get_close_matches(name.lower(), [*DEVICES, HERE], n=1, cutoff=0.4)
-    raise ConfigError(
-        "no such device",
-        seen=name,
-        expected=f"{HERE} (this machine, measured) or one of {', '.join(DEVICES)}",
-        fix=f"did you mean {close[0]}?" if close else "see docs/guides/planning.md",
-    )
-
-
 def _elsewhere(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environment: Environment) -> Question:
     """A device of the table, nothing else running on it, 16-bit arithmetic."""
-    card = find_card(asked.device)
+    card = find_card(asked.device, others=(HERE,))
     spec, published, serve_name, _ = find_spec(asked.model, environment)
     kv = KVFormat(2) if asked.kv_cache_dtype == "auto" else _kv(asked.kv_cache_dtype, spec)
     tiles = asked.kv_cache_dtype == "int8" and card.spec.kind == "cuda"  # the kernel that reads codes is for CPUs

@@ -230,6 +230,8 @@ def _config(engine: SimulatedEngine) -> dict[str, Any]:
         "num_blocks": layout.num_blocks,
         "dtype": engine.dtype,
         "kv_cache_dtype": layout.dtype,
+        "expected_context": engine.knobs.expected_context,
+        "prefix_cache_reserve": engine.knobs.prefix_cache_reserve,
     }
 
 
@@ -255,19 +257,42 @@ def _fingerprint(
             "cold_start_s": cold_start_s,
             **({} if not phases else {"cold_start_phases_s": dict(phases)}),
             **({} if degrees.num_ranks == 1 else {"devices_per_replica": str(degrees)}),
+            **_made_of(engine),
             **({} if split is None else {"prefill_and_decode": msgspec.to_builtins(split)}),
             **({} if scaling is None else {"scaling": msgspec.to_builtins(scaling)}),
             "replica_seconds": round(totals.replica_s, 3),
         },
         "device": {
             "name": device.name,
+            "kind": device.kind,
             "memory_bytes": device.memory_bytes,
             "gflops": device.gflops,
             "memory_gbps": device.memory_gbps,
             "source": device.source,
         },
+        "server": {
+            "num_blocks": engine.replica.layout.num_blocks,
+            "num_kv_groups": len(engine.replica.layout.groups),
+            "weight_dtype": engine.spec.weight_dtype,
+            "weight_bytes": engine.weight_bytes,
+            "stored_weight_bytes": engine.spec.weight_bytes,
+        },
     }
     return {**found, "command": command} if command else found
+
+
+def _made_of(engine: SimulatedEngine) -> dict[str, Any]:
+    """What prices can be made of again, by whoever looks at the run later."""
+    found: dict[str, Any] = {}
+    if engine.card is not None:
+        found["card"] = msgspec.to_builtins(engine.card)
+        found["degrees"] = msgspec.to_builtins(engine.degrees)
+        found["expert_imbalance"] = engine.expert_imbalance
+    if engine.spec.experts is not None:
+        found["experts"] = engine.spec.experts.num_experts
+    if engine.replica.acceptance:
+        found["acceptance"] = list(engine.replica.acceptance)
+    return found
 
 
 def _shown(change: Outage | Joining) -> str:

@@ -15,12 +15,13 @@ import msgspec
 
 from paceline import hub
 from paceline.assemble.core import scheduler_settings
+from paceline.assemble.device_card import find_card
 from paceline.assemble.files import find_files
 from paceline.assemble.inspect import find_device
 from paceline.assemble.memory import DTYPE_BYTES, memory_request
 from paceline.assemble.round_prices import RoundPrices
 from paceline.assemble.step_cost import kv_bytes_per_token, load_calibration, step_prior, timed_here
-from paceline.config import EngineConfig, read_environment, resolve_knobs
+from paceline.config import EngineConfig, Knobs, read_environment, resolve_knobs
 from paceline.contracts.kv import KVLayout, ceil_div, kv_format, plan_kv_groups
 from paceline.contracts.ports import CostModel
 from paceline.contracts.specs import DeviceSpec, ModelSpec
@@ -32,7 +33,7 @@ from paceline.cost.transfer import Link
 from paceline.cost.workspace import step_workspace
 from paceline.errors import ConfigError, UnsupportedError
 from paceline.planner.cards import CARDS
-from paceline.planner.devices import DEVICES, DeviceCard
+from paceline.planner.devices import DeviceCard
 from paceline.planner.layout import Layout
 from paceline.planner.ledger import COMMUNICATION_BYTES, MOST_COMMUNICATION
 from paceline.planner.step import LayoutSteps, layout_prior
@@ -52,11 +53,19 @@ class SimulatedEngine:
     device: DeviceSpec
     dtype: str
     memory: MemoryPlan  # of the fullest rank
+    knobs: Knobs
+    weight_bytes: int  # of the whole model, as held
     cost_source: str
     degrees: Degrees = ONE_DEVICE
     kv_bytes_per_token: float = 0.0  # of one rank
     request_ms: float = 0.0  # of an answer, outside the engine: where a server that served has told
-    link: Link | None = None  # of one device to another replica, where a card says so
+    card: DeviceCard | None = None  # None: this machine
+    expert_imbalance: float = 1.0  # that prices were made with
+
+    @property
+    def link(self) -> Link | None:
+        """Of one device to another replica, where a card says so."""
+        return None if self.card is None else self.card.network()
 
 
 def simulated_engine(
@@ -87,11 +96,12 @@ def simulated_engine(
             fix="name a --device, and leave --calibration out",
         )
     spec, files = _model(config)
-    device, dtype = _device(config, card)
+    found = None if card is None else find_card(card)
+    device, dtype = _device(config, found)
     if spec.state is not None:
         raise UnsupportedError("recurrent state is not simulated", seen=spec.name, expected="layers with a KV cache")
-    whole_bytes = _weight_bytes(config, spec, files, device if card is None else None, dtype)
-    own, weight_bytes = _rank(spec, degrees, dtype) if divided else (spec, whole_bytes)
+    whole_bytes = _weight_bytes(config, spec, files, device if found is None else None, dtype)
+    own, weight_bytes = rank_of(spec, degrees, dtype) if divided else (spec, whole_bytes)
     held_as = config.cache.kv_dtype(dtype)
     held = kv_format(held_as, spec)
     knobs = resolve_knobs(config, own, device, dtype_bytes=DTYPE_BYTES[dtype], kv=held)
@@ -128,21 +138,19 @@ def simulated_engine(
     timed, cost = None, None
     if calibration is not None:
         timed = load_calibration(calibration)
-        _check_calibration(timed.key, config, spec, dtype, layout, device if card is None else None)
-    elif card is None:
+        _check_calibration(timed.key, config, spec, dtype, layout, device if found is None else None)
+    elif found is None:
         timed = timed_here(read_environment().home, config, spec, device, dtype)
     if timed is not None:
         source = f"{len(timed.cells)} sizes of step timed for {timed.key.model} on {timed.key.device}"
         if timed.served:
             source = f"{timed.served} steps that served {timed.key.model} on {timed.key.device}"
-        if card is not None:
+        if found is not None:
             source += f", whatever {device.name} would take"
     else:
         source = f"counts over {device.gflops:.4g} GFLOP/s and {device.memory_gbps:.4g} GB/s ({device.source})"
-        if card is not None:
-            steps = _layout_steps(
-                spec, DEVICES[card], degrees, dtype, held.sequence_bytes, whole_bytes, expert_imbalance
-            )
+        if found is not None:
+            steps = layout_steps(spec, found, degrees, dtype, held.sequence_bytes, whole_bytes, expert_imbalance)
             cost = RoundPrices(steps)
             source += f", {Layout(degrees=degrees)}" if divided else ""
     settings = scheduler_settings(config, knobs, memory)
@@ -158,11 +166,14 @@ def simulated_engine(
         device=device,
         dtype=dtype,
         memory=memory,
+        knobs=knobs,
+        weight_bytes=whole_bytes,
         cost_source=source,
         degrees=degrees,
         kv_bytes_per_token=kv_bytes_per_token(groups),
         request_ms=0.0 if timed is None else timed.request_ms,
-        link=None if card is None else DEVICES[card].network(),
+        card=found,
+        expert_imbalance=expert_imbalance if degrees.ep > 1 else 1.0,
     )
 
 
@@ -170,7 +181,7 @@ def _prices(timed: Calibration | None, prior: StepPrior) -> StepCost:
     return (StepCost.from_prior(prior) if timed is None else timed.cost()).frozen()
 
 
-def _rank(spec: ModelSpec, degrees: Degrees, dtype: str) -> tuple[ModelSpec, int]:
+def rank_of(spec: ModelSpec, degrees: Degrees, dtype: str) -> tuple[ModelSpec, int]:
     """The model of the fullest rank, and its weights in bytes. Raises UnsupportedError where it cannot be divided."""
     if DTYPE_BYTES[dtype] != 2:
         raise UnsupportedError("a divided engine is simulated with 16-bit weights", seen=dtype, expected="bfloat16")
@@ -180,7 +191,7 @@ def _rank(spec: ModelSpec, degrees: Degrees, dtype: str) -> tuple[ModelSpec, int
     return fullest.spec, fullest.weight_bytes
 
 
-def _layout_steps(
+def layout_steps(
     spec: ModelSpec,
     card: DeviceCard,
     degrees: Degrees,
@@ -189,6 +200,7 @@ def _layout_steps(
     weight_bytes: int,
     expert_imbalance: float,
 ) -> LayoutSteps:
+    """Prices of an engine divided so, with 16-bit weights. `weight_bytes`: of the whole model."""
     return layout_prior(
         spec,
         card,
@@ -259,16 +271,8 @@ def _check_calibration(
         )
 
 
-def _device(config: EngineConfig, card: str | None) -> tuple[DeviceSpec, str]:
+def _device(config: EngineConfig, card: DeviceCard | None) -> tuple[DeviceSpec, str]:
     if card is None:
         return find_device(config)
-    found = DEVICES.get(card)
-    if found is None:
-        raise UnsupportedError(
-            "no device of this name is known",
-            seen=card,
-            expected=", ".join(DEVICES),
-            fix="leave it out for this machine",
-        )
     dtype = config.model.dtype
-    return found.spec, "bfloat16" if dtype == "auto" else dtype
+    return card.spec, "bfloat16" if dtype == "auto" else dtype

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from paceline.cli.errors import FAILURE, USAGE, clean_errors
+from paceline.cli.fleet import acceptance_of, tier_of
 
 if TYPE_CHECKING:
     from paceline.assemble.lint import Beside, Rule
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from paceline.config import EngineConfig
     from paceline.contracts.lint import Evidence, Finding, LintResult
 
-CONFIG, BESIDE, ANSWER = "Configuration", "Beside it", "Answer"
-_ONLY_CONFIG = ("--set", "--workload", "--slo", "--rate", "--duration", "--device")
+CONFIG, FLEET, BESIDE, ANSWER = "Configuration", "Fleet, as `paceline sim` has it", "Beside it", "Answer"
+_ONLY_CONFIG = ("--set", "--workload", "--slo", "--rate", "--duration", "--device", "options of the fleet")
 
 
 def lint(
@@ -37,8 +38,37 @@ def lint(
     rate: Annotated[float | None, typer.Option(min=0, help="Requests/s of it, in all.", rich_help_panel=CONFIG)] = None,
     duration: Annotated[float | None, typer.Option(min=0, help="Seconds of it.", rich_help_panel=CONFIG)] = None,
     device: Annotated[
-        str, typer.Option(help="Of the planner's table; none: this machine, measured.", rich_help_panel=CONFIG)
+        str,
+        typer.Option(
+            help="Of the planner's table, or a .toml of one's own; none: here, measured.", rich_help_panel=CONFIG
+        ),
     ] = "",
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Devices that divide each matrix; wants --device.", rich_help_panel=FLEET)
+    ] = 1,
+    pipeline_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Devices that divide the layers.", rich_help_panel=FLEET)
+    ] = 1,
+    expert_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Groups that divide the experts.", rich_help_panel=FLEET)
+    ] = 1,
+    context_parallel_size: Annotated[
+        int, typer.Option(min=1, help="Devices that divide positions and KV cache.", rich_help_panel=FLEET)
+    ] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Engines behind the router.", rich_help_panel=FLEET)] = 1,
+    router: Annotated[str, typer.Option(help="Its policy.", rich_help_panel=FLEET)] = "least-loaded",
+    speculative: Annotated[
+        str, typer.Option(help="Tokens a step yields with 1, 2, ... drafts: 1.7,2.2,2.5.", rich_help_panel=FLEET)
+    ] = "",
+    kv_tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=GIB,GBPS[,US][,shared]: a lower tier of the KV cache; repeatable.", rich_help_panel=FLEET
+        ),
+    ] = None,
+    kv_tier_policy: Annotated[
+        str, typer.Option(help="What comes back from tiers: priced, always or never.", rich_help_panel=FLEET)
+    ] = "priced",
     against: Annotated[
         Path | None, typer.Option(help="Another configuration, or an earlier run.", rich_help_panel=BESIDE)
     ] = None,
@@ -61,7 +91,7 @@ def lint(
     Ends with 0; 1 there is a finding of the severity of --fail-on or above; 2 the subject cannot be read.
     """
     with clean_errors(otherwise=USAGE):
-        from paceline.assemble.lint import RULES, Beside, rule_of
+        from paceline.assemble.lint import RULES, Beside, rule_of, serving_of
         from paceline.contracts.lint import Severity, at_least
 
         floor = _floor(fail_on)
@@ -74,6 +104,11 @@ def lint(
         beside = Beside(
             workload=workload, slo=slo, rate=rate, duration_s=duration, device=device, against=against, trace=trace,
             start_budget_s=start_budget,
+            serving=serving_of(
+                tp=tensor_parallel_size, pp=pipeline_parallel_size, ep=expert_parallel_size, cp=context_parallel_size,
+                num_replicas=replicas, router=router, acceptance=acceptance_of(speculative),
+                tiers=[tier_of(text) for text in kv_tier or ()], tier_policy=kv_tier_policy,
+            ),
         )  # fmt: skip
         results = _look(subject, set_ or [], beside)
         if json_:
@@ -108,7 +143,7 @@ def _look(subject: Path | None, settings: list[str], beside: Beside) -> tuple[Li
     if subject is None or not subject.is_dir():
         return (lint_config(subject, dict(map(parse_assignment, settings)), beside),)
     numbers = (beside.rate is not None, beside.duration_s is not None)
-    given = (settings, beside.workload, beside.slo, *numbers, beside.device)
+    given = (settings, beside.workload, beside.slo, *numbers, beside.device, beside.serving != type(beside.serving)())
     if wrong := [name for name, value in zip(_ONLY_CONFIG, given, strict=True) if value]:
         raise ConfigError("a run is looked at as it was", seen=", ".join(wrong), fix="give these with a configuration")
     return lint_folder(subject, beside)
@@ -157,20 +192,16 @@ def print_rules(rules: Sequence[Rule], *, json_: bool) -> None:
     if json_:
         import msgspec
 
-        rows = [
-            {"code": r.code, "title": r.title, "decided_from": list(r.sources), "not_yet": r.not_yet} for r in rules
-        ]
+        rows = [{"code": r.code, "title": r.title, "decided_from": list(r.sources)} for r in rules]
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
         return
     for rule in rules:
-        where = ", ".join(rule.sources) if rule.sources else f"not applicable yet: needs {rule.not_yet}"
-        print(f"{rule.code}  {rule.title:42s}  {where}")
+        print(f"{rule.code}  {rule.title:42s}  {', '.join(rule.sources)}")
 
 
 def print_rule(rule: Rule) -> None:
-    where = ", ".join(rule.sources) if rule.sources else f"nothing yet: it needs {rule.not_yet}"
     print(f"{rule.code}: {rule.title}\n\n{rule.what}\n")
-    print(f"evidence: {rule.evidence}\nfix: {rule.fix}\ndecided from: {where}")
+    print(f"evidence: {rule.evidence}\nfix: {rule.fix}\ndecided from: {', '.join(rule.sources)}")
 
 
 def look_for_mistakes(config: EngineConfig, state: ServerState) -> None:

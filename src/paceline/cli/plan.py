@@ -20,7 +20,9 @@ def plan(
     model: Annotated[
         str, typer.Option("--model", "-m", help="Alias, folder, .gguf file, fetched hub id, or a model known by sizes.")
     ] = "smollm2-135m",
-    device: Annotated[str, typer.Option(help="Device of the table (--list shows it), or here: this machine.")] = "here",
+    device: Annotated[
+        str, typer.Option(help="Device of the table (--list shows it), a .toml of one's own, or here: this machine.")
+    ] = "here",
     devices: Annotated[int, typer.Option(help="Devices over all nodes.", min=1)] = 1,
     nodes: Annotated[int, typer.Option(help="Nodes they are on.", min=1)] = 1,
     input: Annotated[str, typer.Option(help="Prompt tokens: 1000, p50=800,p99=6000, min=..,max=.. or file=..")] = "256",

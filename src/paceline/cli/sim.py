@@ -11,6 +11,7 @@ import typer
 
 from paceline.cli.bench import command_of
 from paceline.cli.errors import clean_errors
+from paceline.cli.fleet import acceptance_of
 
 if TYPE_CHECKING:
     from paceline.assemble.sim import Joining, Outage, ScalingPolicy, Simulated, SimulatedEngine, Split
@@ -27,7 +28,10 @@ def sim(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Card of the planner's table; this machine if left out.", rich_help_panel=ENGINE),
+        typer.Option(
+            help="Card of the planner's table, or a .toml of one's own; this machine if left out.",
+            rich_help_panel=ENGINE,
+        ),
     ] = None,
     calibration: Annotated[
         Path | None,
@@ -169,7 +173,7 @@ def sim(
             expert_imbalance=expert_imbalance,
         )
         if speculative:
-            engine = with_drafts(engine, _lengths(speculative))
+            engine = with_drafts(engine, acceptance_of(speculative))
         spec = load_workload(
             workload, engine, num_replicas=replicas, rate=rate, duration_s=duration, num_requests=num_requests
         )
@@ -263,15 +267,6 @@ def _phases(text: str) -> dict[str, float]:
             )
         found[name.strip() or "cold start"] = seconds
     return found
-
-
-def _lengths(text: str) -> tuple[float, ...]:
-    from paceline.errors import ConfigError
-
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError("--speculative was not understood", seen=text, expected="numbers: 1.7,2.2,2.5") from None
 
 
 def _scaling(

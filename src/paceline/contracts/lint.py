@@ -33,6 +33,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     options: dict[str, Any] = {}  # option of the engine -> value
     workload: dict[str, Any] = {}  # key of the workload's TOML -> value; what a stream has is said of each stream
+    fleet: dict[str, Any] = {}  # option of `paceline sim` -> value
+    device: dict[str, Any] = {}  # key of a device's file -> value
     gain: str = ""  # what it would gain, where that can be said
 
 
@@ -47,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LintResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was looked at and what was found. A rule in neither `judged` nor `skipped` is not applicable yet."""
+    """What was looked at and what was found. Each rule is either judged or skipped."""
 
     version: int = 1
     source: str  # config, run, experiment

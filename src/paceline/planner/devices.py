@@ -1,13 +1,11 @@
 """Devices to plan for: what their makers publish, and how they are linked.
 
 Public tables mix rates with and without 2:4 sparsity, and links counted in one or in both directions; both are twofold
-mistakes. Every card here is dense and one way, and says where it is from. A rate no card has is None, never a guess;
-what is assumed all the same is named in `assumed`.
+mistakes. Every card here is dense and one way, and says where it is from; a user's own may be neither, and then says
+so. A rate no card has is None, never a guess; what is assumed all the same is named in `assumed`.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import msgspec
 
@@ -29,8 +27,8 @@ class DeviceCard(msgspec.Struct, frozen=True, kw_only=True):
     fp8_gflops: float | None = None  # None: no 8-bit float products; such weights are widened
     watts: float | None = None
     per_node: int = 8
-    dense: Literal[True] = True  # no rate counts skipped zeros
-    one_way: Literal[True] = True  # no link counts both directions
+    dense: bool = True  # no rate counts skipped zeros
+    one_way: bool = True  # no link counts both directions
     source: str = ""
     assumed: str = ""
 

@@ -80,6 +80,14 @@ class LayoutSteps:
         parts = self.times.parts(shape)
         return (sum(parts.values()) + (self._moved.extra_ms(shape, parts) if self._moved else 0.0)) * self.scale
 
+    def spent_ms(self, shape: StepShape, axis: str) -> float:
+        """What the messages of an axis (tp, pp) take of one step through all stages; 0 for steps timed as a whole."""
+        if not isinstance(self.times, StepPrior):
+            return 0.0
+        parts = self.times.parts(shape)
+        more = self._moved.extra_ms(shape, parts, axis) if self._moved else 0.0
+        return (parts.get(PARTS[axis], 0.0) + more) * self.scale
+
     def decode_ms(self, num_rows: int, context: int) -> float:
         """Between two tokens when `num_rows` sequences of `context` tokens decode."""
         key = (num_rows, context)
@@ -135,12 +143,13 @@ class _Moved:
 
     def __init__(self, slow: StepPrior, crossing: dict[str, bool]) -> None:
         self._slow = slow
-        self._names = [PARTS[axis] for axis, crosses in crossing.items() if crosses]
+        self._names = {axis: PARTS[axis] for axis, crosses in crossing.items() if crosses}
 
-    def extra_ms(self, shape: StepShape, fast: Mapping[str, float]) -> float:
-        """`fast`: the step's parts on the fast link."""
+    def extra_ms(self, shape: StepShape, fast: Mapping[str, float], axis: str = "") -> float:
+        """`fast`: the step's parts on the fast link. `axis`: of this one alone."""
         slow = self._slow.parts(shape)
-        return sum(slow.get(name, 0.0) - fast.get(name, 0.0) for name in self._names)
+        names = [name for each, name in self._names.items() if axis in ("", each)]
+        return sum(slow.get(name, 0.0) - fast.get(name, 0.0) for name in names)
 
 
 def layout_prior(

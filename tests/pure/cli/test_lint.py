@@ -146,7 +146,7 @@ def test_what_cannot_be_is_refused(run, tmp_path, eight_billion):
 def test_rules_are_listed_and_explained():
     listed = typed("--list").stdout
     assert "PL101  batch too big for its targets" in listed
-    assert "not applicable yet: needs the router" in listed
+    assert "PL105  prefix routing made a hot spot" in listed
     assert len(json.loads(typed("--list", "--json").stdout)) == 20
     assert "evidence: " in typed("--explain", "pl204").stdout
 

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from paceline.assemble.plan import NUM_QUANTILES, Asked, find_card, quantiles, read_profile, read_question
+from paceline.assemble.device_card import find_card
+from paceline.assemble.plan import NUM_QUANTILES, Asked, quantiles, read_profile, read_question
 from paceline.assemble.plan import plan as make
 from paceline.cli.main import app
 from paceline.cli.plan import show

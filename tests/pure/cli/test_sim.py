@@ -99,7 +99,7 @@ def test_timed_prices_are_taken_from_a_calibration_file(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["--router", "nearest"], "no router policy"),
-        (["--device", "h1000"], "no device of this name"),
+        (["--device", "h1000"], "no such device"),
         (["--fail", "0"], "--fail was not understood"),
         (["--set", "max_num_seqs"], "--set was not understood"),
         (["--set", "kv_cache_dtype=fp8"], "no KV cache is kept in this type"),

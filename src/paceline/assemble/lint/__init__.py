@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from paceline.assemble.lint.fleet import ALONE, Serving, serving_of
 from paceline.assemble.lint.server import lint_server
 from paceline.config import load_config
 from paceline.contracts.lint import LintResult
@@ -43,6 +44,7 @@ class Beside:
     against: Path | None = None  # another configuration, or an earlier run
     trace: Path | None = None  # recorded arrivals of the service
     start_budget_s: float | None = None  # how long a scale-up may take
+    serving: Serving = ALONE  # layout, replicas, router, drafts, tiers (a configuration)
 
 
 def lint_config(
@@ -52,7 +54,7 @@ def lint_config(
     from paceline.assemble.lint import configuration, load
 
     beside, settings = beside or Beside(), dict(settings or {})
-    one = configuration.resolve(load_config(path, settings), beside.device)
+    one = configuration.resolve(load_config(path, settings), beside.device, beside.serving)
     spec = None
     if beside.workload:
         found = load.find_workload(beside.workload, one.prices, one.engine.max_model_len)
@@ -60,9 +62,10 @@ def lint_config(
     pairs: tuple[PairFacts, ...] = ()
     name = str(path) if path is not None else f"{one.config.model.model} ({one.config.profile})"
     if beside.against is not None:
-        other = configuration.resolve(load_config(beside.against), beside.device)
+        other = configuration.resolve(load_config(beside.against), beside.device, beside.serving)
         changed = configuration.changes(other, one)  # nothing was measured
         pairs = (PairFacts(before=str(beside.against), after=name, changes=changed),)
+    asked = None if spec is None else load.load_facts(spec)
     return lint(
         Facts(
             source="config",
@@ -70,10 +73,12 @@ def lint_config(
             engine=one.engine,
             prices=one.prices,
             slo=load.slo_of(beside.slo, spec),
-            load=None if spec is None else load.load_facts(spec),
+            load=asked,
             pairs=pairs,
             trace=None if beside.trace is None else load.trace_facts(beside.trace),
             start_budget_s=beside.start_budget_s,
+            fleet=one.fleet(asked),
+            device=one.device_facts(),
         )
     )
 
@@ -160,13 +165,16 @@ def _within(run: Path, folder: Path) -> bool:
 
 
 __all__ = [
+    "ALONE",
     "RULES",
     "Beside",
     "Rule",
+    "Serving",
     "findings_by_node",
     "lint_config",
     "lint_folder",
     "lint_server",
     "rule_of",
+    "serving_of",
     "write_findings",
 ]

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline import hub
+from paceline.assemble.device_card import find_card
 from paceline.assemble.files import find_files
-from paceline.assemble.lint.prices import prices_of
+from paceline.assemble.lint.fleet import ALONE, Serving, Work, device_facts, fleet_facts, layouts_of
+from paceline.assemble.lint.prices import divided_prices, prices_of
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.assemble.report import option_value
+from paceline.assemble.sim_engine import rank_of
 from paceline.assemble.step_cost import timed_here
 from paceline.config import EngineConfig, Knobs, check_features, option_table, read_environment, resolve_knobs
-from paceline.contracts.kv import kv_format
+from paceline.contracts.kv import KVFormat, kv_format
 from paceline.contracts.specs import DeviceSpec, ModelSpec
-from paceline.errors import ConfigError
+from paceline.errors import UnsupportedError
 from paceline.planner.cards import CARDS
-from paceline.planner.devices import DEVICES
-from paceline.planner.lint import Change, EngineFacts, Prices, WeightFacts
+from paceline.planner.devices import DeviceCard
+from paceline.planner.lint import Change, DeviceFacts, EngineFacts, FleetFacts, LoadFacts, Prices, WeightFacts
 
 _GGUF, _FLOATS = "gguf:", ("F32", "F16", "BF16")
 
@@ -34,47 +37,97 @@ class Resolved:
     knobs: Knobs
     engine: EngineFacts
     prices: Prices
+    kv: KVFormat
+    serving: Serving
+    card: DeviceCard | None  # None: this machine
+
+    def fleet(self, load: LoadFacts | None) -> FleetFacts:
+        """What stands around the engine, priced for the load's requests; without one, for sequences as planned."""
+        if self.card is None or self.serving.degrees.tp == 1:
+            return fleet_facts(self.serving, self.spec)
+        serving, knobs = self.serving, self.knobs
+        half = max(1.0, knobs.expected_context / 2)
+        num_prompt, num_output, num_cached = half, half, 0.0
+        if load is not None and load.requests:
+            num = len(load.requests)
+            num_prompt = sum(r.num_input for r in load.requests) / num
+            num_output = max(1.0, sum(r.num_output for r in load.requests) / num)
+            num_cached = sum(r.num_cached for r in load.requests) / num if self.engine.prefix_caching else 0.0
+        work = Work(
+            num_rows=knobs.max_num_seqs,
+            num_prompt=max(1.0, num_prompt - num_cached),
+            num_output=num_output,
+            context=max(1, round(num_prompt + num_output / 2)),
+            chunk=knobs.max_num_batched_tokens,
+        )
+        layouts = layouts_of(
+            self.spec, self.card, serving.degrees, serving.num_replicas, work, dtype=self.dtype, kv=self.kv,
+            expert_imbalance=serving.expert_imbalance, room_share=knobs.memory_utilization,
+        )  # fmt: skip
+        return fleet_facts(serving, self.spec, layouts)
+
+    def device_facts(self) -> DeviceFacts | None:
+        return None if self.card is None else device_facts(self.card)
 
 
-def resolve(config: EngineConfig, card: str = "") -> Resolved:
-    """`card`: a device of the planner's table, for which its models are known by name as well; "" is this machine,
-    measured. Raises as a start would."""
+def resolve(config: EngineConfig, card: str = "", serving: Serving | None = None) -> Resolved:
+    """`card`: a device of the planner's table or of a file, for which the table's models are known by name as well; ""
+    is this machine, measured. `serving`: what is around the engine; one that is divided wants a card. Raises as a start
+    would."""
+    serving = serving or ALONE
+    serving.check()
+    degrees = serving.degrees
+    divided = degrees.num_ranks > 1
+    if divided and not card:
+        raise UnsupportedError(
+            "an engine over several devices is priced for a card", seen=f"{degrees}", fix="name a --device"
+        )
     environment = read_environment()
+    found = find_card(card) if card else None
     files = None
     if card and config.model.model in CARDS:
         spec = CARDS[config.model.model].spec
     else:
         files = find_files(config, environment)
         spec = hub.describe(files)
-    device, dtype = _on_card(config, card) if card else _here(config)
+    device, dtype = _on_card(config, found) if found is not None else _here(config)
     check_features(config, spec, device=device.kind, dtype=dtype)
     kv = kv_format(config.cache.kv_dtype(dtype), spec)
-    knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype], kv=kv)
+    own, own_bytes = rank_of(spec, degrees, dtype) if divided else (spec, spec.num_parameters * DTYPE_BYTES[dtype])
+    knobs = resolve_knobs(config, own, device, dtype_bytes=DTYPE_BYTES[dtype], kv=kv)
     weights = None if card or files is None else weight_facts(config, files, spec, device.kind, dtype)
     held = weights.held_bytes if weights is not None else spec.num_parameters * DTYPE_BYTES[dtype]
     timed = None if card else timed_here(environment.home, config, spec, device, dtype)
     load_s = None if timed is None else held / (1e9 * timed.load_gbps)
+    derived = {d.name: d.value for d in knobs.derived}
+    if divided and found is not None:
+        prices = divided_prices(spec, own, found, degrees, dtype, kv, serving.expert_imbalance)
+    else:
+        prices = prices_of(spec, device, dtype, kv, held, timed)
     return Resolved(
         config=config,
         spec=spec,
         device=device,
         dtype=dtype,
         knobs=knobs,
-        engine=engine_facts(config, spec, device, dtype, {d.name: d.value for d in knobs.derived}, weights, load_s),
-        prices=prices_of(spec, device, dtype, kv, held, timed),
+        engine=engine_facts(config, own_bytes, device, derived, weights, load_s),
+        prices=prices,
+        serving=serving,
+        card=found,
+        kv=kv,
     )
 
 
 def engine_facts(
     config: EngineConfig,
-    spec: ModelSpec,
+    float_bytes: int,
     device: DeviceSpec,
-    dtype: str,
     knobs: Mapping[str, Any],
     weights: WeightFacts | None,
     load_s: float | None = None,
 ) -> EngineFacts:
-    """`knobs`: derived options by name. `load_s`: seconds to load the weights, where that was timed."""
+    """`float_bytes`: weights of one device as floats. `knobs`: derived options by name.
+    `load_s`: seconds to load the weights, where that was timed."""
     granted = int(knobs["memory_utilization"] * device.memory_bytes)
     return EngineFacts(
         max_num_seqs=knobs["max_num_seqs"],
@@ -82,7 +135,7 @@ def engine_facts(
         expected_context=knobs["expected_context"],
         prefix_cache_reserve=knobs["prefix_cache_reserve"],
         prefix_caching=config.cache.enable_prefix_caching,
-        kv_room_bytes=max(0, granted - spec.num_parameters * DTYPE_BYTES[dtype]),  # as the profile counts it
+        kv_room_bytes=max(0, granted - float_bytes),  # as the profile counts it
         weights=weights,
         load_s=load_s,
     )
@@ -140,8 +193,6 @@ def _here(config: EngineConfig) -> tuple[DeviceSpec, str]:
     return find_device(config)
 
 
-def _on_card(config: EngineConfig, name: str) -> tuple[DeviceSpec, str]:
-    if name not in DEVICES:
-        raise ConfigError("no such device in the table", seen=name, expected=", ".join(DEVICES))
+def _on_card(config: EngineConfig, card: DeviceCard) -> tuple[DeviceSpec, str]:
     wanted = config.model.dtype
-    return DEVICES[name].spec, "bfloat16" if wanted == "auto" else wanted
+    return card.spec, "bfloat16" if wanted == "auto" else wanted

@@ -19,11 +19,12 @@ from paceline.lab.workload import (
 )
 from paceline.lab.workload.arrivals import Closed
 from paceline.lab.workload.traces import open_trace
-from paceline.planner.lint import Asked, LoadFacts, Prices, TraceFacts
+from paceline.planner.lint import Asked, LoadFacts, Prices, StreamFacts, TraceFacts
 from paceline.planner.lint.load import gap_cv
 
 _SIZED_BY = 128  # prompt tokens, as the lab sizes a server
 _AT_ONCE = 8
+_DECIDES = ("tools", "structured")  # content whose answer ends where it must
 
 
 def find_workload(name: str, prices: Prices | None, max_model_len: int | None) -> WorkloadSpec:
@@ -75,6 +76,8 @@ def load_facts(spec: WorkloadSpec) -> LoadFacts:
                 num_output=r.num_output_tokens,
                 num_cached=cached,
                 in_window=r.at_s is None or r.at_s >= plan.warmup_s,
+                group=r.prefix_group,
+                num_prefix=r.num_prefix_tokens,
             )
             for r, (cached, total) in zip(plan.requests, prompts, strict=True)
         ),
@@ -84,6 +87,14 @@ def load_facts(spec: WorkloadSpec) -> LoadFacts:
         at_s=tuple(sorted(r.at_s for r in plan.requests if r.at_s is not None)),
         protocol=spec.cache.protocol,
         seed=plan.seed,
+        texts=tuple(stream_facts(stream.name, stream.content, stream.exact_output) for stream in spec.streams),
+    )
+
+
+def stream_facts(name: str, content: str, exact_output: bool | None) -> StreamFacts:
+    """`exact_output` None: as the lab takes it, so where the answer does not decide by itself."""
+    return StreamFacts(
+        name=name, content=content, forced=content not in _DECIDES if exact_output is None else exact_output
     )
 
 

@@ -42,7 +42,7 @@ def lint_server(config: EngineConfig, report: Mapping[str, Any], classes: Mappin
         Facts(
             source="config",
             name=config.model.model,
-            engine=engine_facts(config, spec, device, dtype, knobs, weights),
+            engine=engine_facts(config, spec.num_parameters * DTYPE_BYTES[dtype], device, knobs, weights),
             prices=prices_of(spec, device, dtype, kv, held, timed),
             slo=tuple(_targets(one) for one in meant(classes)),
         )

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paceline.assemble.lint.configuration import is_quantised
+from paceline.assemble.lint.load import stream_facts
+from paceline.assemble.lint.simulated import around, looks_of, simulated_starts
 from paceline.config import full_table
-from paceline.contracts.artefact import RunInfo
+from paceline.contracts.artefact import TOKEN_KINDS, RequestRecord, RunInfo, TokenSource
 from paceline.contracts.metrics import RunMetrics
 from paceline.errors import ConfigError
 from paceline.lab.artefact import StoredRun, compare_runs
@@ -30,6 +32,7 @@ from paceline.planner.lint import (
     RunFacts,
     Sample,
     StartFacts,
+    StreamFacts,
     Timed,
     TraceFacts,
     WeightFacts,
@@ -47,18 +50,23 @@ def run_facts(
 ) -> Facts:
     """One run, beside `against`: earlier ones, each of which it is compared with."""
     metrics = compute(run.info, run.records)
-    start = start_facts([run.info.start])
+    start = start_facts([run.info.start, *simulated_starts(run.info)])
+    requests = _timed(run, metrics)
+    found = around(run.info, requests)
     return Facts(
         source="run",
         name=run.info.name,
         engine=_engine(run.info),
+        prices=found.prices,
         slo=tuple(run.info.slo),
         load=_load(run, metrics),
-        run=RunFacts(info=run.info, metrics=metrics, requests=_timed(run, metrics), samples=_samples(run, metrics)),
+        run=RunFacts(info=run.info, metrics=metrics, requests=requests, samples=_samples(run, metrics, requests)),
         pairs=tuple(_pair(earlier, run) for earlier in against),
         trace=trace,
         starts=start,
         start_budget_s=start_budget_s,
+        fleet=found.fleet,
+        device=found.device,
     )
 
 
@@ -127,14 +135,16 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _samples(run: StoredRun, metrics: RunMetrics) -> tuple[Sample, ...]:
+def _samples(run: StoredRun, metrics: RunMetrics, requests: Sequence[Timed]) -> tuple[Sample, ...]:
+    """The server's own looks; of one replica that tells how long each request queued, as many as say something."""
     found = []
     for row in run.server_metrics:
         at_ns, values = row.get("t_ns", -1), row.get("common") or {}
         if metrics.window.start_ns <= at_ns < metrics.window.end_ns and values:
             numbers = {name: values.get(name) for name in ("num_running", "num_waiting", "kv_usage")}
             found.append(Sample(at_s=at_ns / 1e9, **numbers))
-    return tuple(found)
+    told = any(sample.num_running is not None for sample in found)
+    return tuple(found) if told else looks_of(metrics.window, requests)
 
 
 # --- the load
@@ -164,7 +174,14 @@ def _load(run: StoredRun, metrics: RunMetrics) -> LoadFacts:
         at_s=() if info.closed_loop else _arrivals(run),
         protocol=tuple(info.cache.get("protocol") or cache.get("protocol") or ()),
         seed=info.seed,
+        texts=tuple(_text(stream, info) for stream in streams if isinstance(stream, Mapping)),
     )
+
+
+def _text(stream: Mapping[str, Any], info: RunInfo) -> StreamFacts:
+    """A server that cannot be made to go on ends where it wants to."""
+    exact = stream.get("exact_output") if info.target.ignore_eos else False
+    return stream_facts(str(stream.get("name", "")), str(stream.get("content", "natural")), exact)
 
 
 def _arrivals(run: StoredRun) -> tuple[float, ...]:
@@ -191,9 +208,39 @@ def _timed(run: StoredRun, metrics: RunMetrics) -> tuple[Timed, ...]:
                 tpot_s=_finite(times.tpot[i]),
                 lag_s=_finite(times.lag[i]),
                 num_tokens=record.prompt_tokens + int(columns.tokens[i]) if known else None,
+                num_prompt=_told(record.prompt_tokens),
+                num_cached=_told(record.cached_tokens),
+                tokens_per_step=_per_step(record),
+                at_length=_at_length(record),
+                replica=int(record.server["replica"]) if "replica" in record.server else None,
+                queue_s=_seconds(record.server.get("queue_ms")),
+                prefill_s=_seconds(record.server.get("prefill_ms")),
             )
         )
     return tuple(found)
+
+
+def _told(count: int) -> int | None:
+    return count if count >= 0 else None
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1e3
+
+
+def _per_step(record: RequestRecord) -> float | None:
+    """Tokens of an answer's pieces after its first, each of which is what one step brought; None where the server does
+    not say how many, or it came in one."""
+    if record.token_source is not TokenSource.CHUNK_USAGE:
+        return None
+    counts = [chunk.num_tokens for chunk in record.chunks if chunk.kind in TOKEN_KINDS and chunk.num_tokens > 0][1:]
+    return sum(counts) / len(counts) if counts else None
+
+
+def _at_length(record: RequestRecord) -> bool | None:
+    if record.completion_tokens < 0 or not record.num_output_asked:
+        return None
+    return record.reason == "length" and record.completion_tokens == record.num_output_asked
 
 
 def _finite(value: float) -> float | None:

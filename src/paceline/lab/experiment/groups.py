@@ -52,7 +52,8 @@ _BY_GROUP = {
     "decode_context_parallel_size ep_size dp_size tp_size pp_size "
     "sm split_mode ts tensor_split mg main_gpu",
     "speculation": "speculative_config speculative_algorithm speculative_draft_model_path speculative_num_steps "
-    "speculative_eagle_topk speculative_num_draft_tokens md model_draft draft_max draft_min draft_n draft_p_min",
+    "speculative_eagle_topk speculative_num_draft_tokens num_draft_tokens "  # the last: a simulated engine's
+    "md model_draft draft_max draft_min draft_n draft_p_min",
     "offload": "cpu_offload_gb swap_space kv_offloading_size kv_offloading_backend enable_hierarchical_cache "
     "hicache_ratio hicache_size ngl n_gpu_layers gpu_layers no_kv_offload nkvo cpu_moe n_cpu_moe",
     "disagg": "kv_transfer_config disaggregation_mode disaggregation_transfer_backend",

@@ -13,6 +13,7 @@ import msgspec
 from paceline.contracts.artefact import RunInfo
 from paceline.contracts.metrics import RunMetrics
 from paceline.contracts.workload import SloClass
+from paceline.planner.lint.fleet import DeviceFacts, FleetFacts, StreamFacts
 from paceline.planner.lint.prices import Prices
 
 
@@ -49,6 +50,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     num_output: int
     num_cached: int = 0  # of the prompt, at the front: what a prefix cache can give back
     in_window: bool = True
+    group: int | None = None  # requests of one group begin with the same text
+    num_prefix: int = 0  # tokens of that
 
 
 class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,7 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     at_s: tuple[float, ...] = ()  # planned arrivals of open streams, rising; one for each session
     protocol: tuple[str, ...] = ()  # what is done to the prefix cache before
     seed: int = 0
+    texts: tuple[StreamFacts, ...] = ()  # what each stream sends; empty: not known
 
     @property
     def rate_rps(self) -> float | None:
@@ -85,6 +89,13 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: float | None = None
     lag_s: float | None = None  # planned to sent
     num_tokens: int | None = None  # prompt and answer
+    num_prompt: int | None = None
+    num_cached: int | None = None  # of the prompt
+    tokens_per_step: float | None = None  # of the answer after its first piece, where the server tells
+    at_length: bool | None = None  # the answer ended at exactly the planned length
+    replica: int | None = None  # that answered, and what the server says of its time
+    queue_s: float | None = None
+    prefill_s: float | None = None
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,3 +176,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceFacts | None = None
     starts: tuple[StartFacts, ...] = ()
     start_budget_s: float | None = None
+    fleet: FleetFacts | None = None
+    device: DeviceFacts | None = None

@@ -25,10 +25,25 @@ class Prices:
     cost: StepEstimates
     spec: ModelSpec
     kv: KVFormat
+    ridge: float | None = None  # positions of a step from which products take longer to compute than weights to read
 
     def decode(self, num_rows: int, context: int) -> Estimate:
         """Milliseconds of a step in which `num_rows` sequences of `context` tokens get one token each."""
         return self.cost.estimate(decode_shape(num_rows, context))
+
+    def verify(self, num_positions: int, num_rows: int, context: int) -> Estimate:
+        """The same with drafts: `num_positions` in all, each of which sees its row's context."""
+        more = num_positions - num_rows
+        plain = decode_shape(num_rows, context)
+        return self.cost.estimate(
+            StepShape(
+                num_tokens=num_positions,
+                num_rows=num_rows,
+                num_sampled=num_positions,
+                context_tokens=plain.context_tokens,
+                attention_pairs=plain.attention_pairs + more * context,
+            )
+        )
 
     def prefill_ms(self, num_tokens: int) -> float:
         return self.cost.prefill_ms(num_tokens)

@@ -22,10 +22,9 @@ class Rule:
     what: str  # the mistake, and why it costs
     evidence: str  # what it is seen by
     fix: str
-    sources: tuple[Source, ...] = ()  # pair: two of them side by side; empty: not applicable yet
-    check: Check | None = None
+    sources: tuple[Source, ...]  # pair: two of them side by side
+    check: Check
     needs: Callable[[Facts], str] = lambda _facts: ""
-    not_yet: str = ""  # which feature it waits for
 
     def finding(
         self,

@@ -6,7 +6,22 @@ import difflib
 
 from paceline.contracts.lint import Finding, LintResult, worst_first
 from paceline.errors import ConfigError
-from paceline.planner.lint import batch, cache_state, kernels, lengths, load, not_yet, samples, starts, trust
+from paceline.planner.lint import (
+    batch,
+    cache_state,
+    drafting,
+    hotspot,
+    kernels,
+    lengths,
+    links,
+    load,
+    rates,
+    restores,
+    samples,
+    starts,
+    texts,
+    trust,
+)
 from paceline.planner.lint.facts import Facts
 from paceline.planner.lint.rule import Rule, Source
 
@@ -16,12 +31,17 @@ RULES: tuple[Rule, ...] = tuple(
             batch.RULE,
             lengths.RULE,
             kernels.RULE,
+            links.RULE,
+            hotspot.RULE,
+            drafting.RULE,
+            restores.RULE,
             starts.RULE,
             cache_state.RULE,
             *load.RULES,
             *samples.RULES,
             *trust.RULES,
-            *not_yet.RULES,
+            rates.RULE,
+            texts.RULE,
         ),
         key=lambda rule: rule.code,
     )
@@ -47,8 +67,6 @@ def lint(facts: Facts) -> LintResult:
     judged: list[str] = []
     skipped: dict[str, str] = {}
     for rule in RULES:
-        if rule.check is None:
-            continue
         if missing := _missing(rule, facts):
             skipped[rule.code] = missing
             continue

@@ -32,10 +32,10 @@ KV_PER_TOKEN = 2 * 2 * 8 * 4  # bytes, of SPEC in float32
 
 
 class TwoPrices:
-    """10 ms a step and 2 ms a row; 0.5 ms a token of a prompt. The interval is a tenth to each side."""
+    """10 ms a step and 2 ms a position; 0.5 ms a token of a prompt. The interval is a tenth to each side."""
 
     def estimate(self, shape: StepShape) -> Estimate:
-        ms = 10.0 + 2.0 * shape.num_rows
+        ms = 10.0 + 2.0 * max(shape.num_rows, shape.num_tokens)
         return Estimate(value=ms, lo=0.9 * ms, hi=1.1 * ms, tier="interpolated", why="made up")
 
     def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:

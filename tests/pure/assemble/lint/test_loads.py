@@ -1,0 +1,165 @@
+"""Rules about loads, sizes, starts and pairs: found in a configuration and in its simulation, and gone with the fix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.pure.assemble.lint.kit import Case, numbers, one
+
+from paceline.assemble.lint import Beside, lint_config, lint_folder
+from paceline.assemble.lint.stored import run_facts
+from paceline.lab.artefact import read_run, write_run
+from paceline.planner.lint import Facts, lint
+from paceline.router.scaling import ScalingPolicy
+
+SETTINGS = {"model": "llama-3.1-8b", "max_model_len": 4096, "max_num_seqs": 16}
+LOGNORMAL = {"kind": "lognormal", "p50": 60, "p99": 200}
+STREAM: dict[str, Any] = {"arrival": {"kind": "poisson", "rate": 20.0}, "input": LOGNORMAL, "output": 8}
+SLO = {"default": {"ttft_s": 1.0}}
+CLOSED = {"kind": "closed", "slots": 4}
+
+
+def case(folder: Path, stream: dict[str, Any], **load: Any) -> Case:
+    size = {} if "num_requests" in load else {"duration_s": 4.0}
+    return Case(folder, SETTINGS, {"slo": SLO, **size, **load, "stream": [{**STREAM, **stream}]})
+
+
+@pytest.mark.parametrize(
+    ("code", "stream", "load"),
+    [
+        ("PL202", {"input": 64}, {}),
+        ("PL203", {"arrival": CLOSED}, {"num_requests": 24}),
+        ("PL204", {}, {"duration_s": 1.0}),
+        ("PL210", {"arrival": {**CLOSED, "slots": 1}}, {"num_requests": 12}),
+        ("PL212", {"arrival": {"kind": "poisson", "rate": 400.0}, "output": 60}, {"duration_s": 1.0}),
+    ],
+)
+def test_a_load_that_shows_little_is_found_before_and_after_and_its_fix_shows_more(
+    tmp_path: Path, code: str, stream: dict[str, Any], load: dict[str, Any]
+) -> None:
+    wrong = case(tmp_path, stream, **load)
+    predicted, measured = wrong.predicted(code), wrong.measured(code).finding
+    assert predicted is not None
+    assert measured is not None
+    for finding in (predicted, measured):
+        fix = dict(finding.fix.workload)
+        if code == "PL212":
+            fix = {"arrival": {"kind": "poisson", "rate": 0.7 * fix["rate"]}}
+        changed = {name: fix.pop(name) for name in ("input", "output", "arrival") if name in fix}
+        right = case(tmp_path, {**stream, **changed}, **{**load, **fix})
+        assert right.predicted(code) is None
+        name = "predicted" if finding is predicted else "measured"
+        assert right.measured(code, name=name).finding is None
+
+
+def test_a_calm_load_for_a_bursty_service(tmp_path: Path) -> None:
+    trace = tmp_path / "service.csv"
+    bursts = [f"{at + 0.001 * i},60,8" for at in range(12) for i in range(10)]
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "\n".join(bursts) + "\n")
+    calm = case(tmp_path, {}, seed=3)
+    file = tmp_path / "workload.toml"
+    calm.predicted("PL202")  # writes it
+
+    def judged(name: str) -> list[Any]:
+        beside = Beside(device=calm.card, workload=str(file), trace=trace)
+        return [
+            one(lint_config(None, SETTINGS, beside), "PL211"),
+            one(lint_folder(tmp_path / name, Beside(trace=trace))[0], "PL211"),
+        ]
+
+    calm.measured("PL202", name="calm")
+    predicted, measured = judged("calm")
+    assert predicted is not None
+    assert measured is not None
+    assert numbers(measured)["coefficient of variation, trace"] > 1.5
+    arrival = {**measured.fix.workload["arrival"], "rate": 60.0}
+    bursty = case(tmp_path, {"arrival": arrival}, seed=3)
+    bursty.predicted("PL202")
+    bursty.measured("PL202", name="bursty")
+    assert judged("bursty") == [None, None]
+
+
+def test_kv_planned_for_lengths_that_do_not_come(tmp_path: Path) -> None:
+    """On a card of 24 GB, 5 GB are left for KV: ten sequences of 4,096 tokens, or hundreds of those that come."""
+    stream = {"arrival": {"kind": "poisson", "rate": 25.0}, "input": 100, "output": 40}
+    settings = {"model": "llama-3.1-8b", "max_model_len": 8192, "expected_context": 8192}
+    load = {"duration_s": 3.0, "slo": SLO, "stream": [stream]}
+    long = Case(tmp_path, settings, load, "l4")
+    predicted, measured = long.predicted("PL102"), long.measured("PL102")
+    for finding in (predicted, measured.finding):
+        assert finding is not None
+        assert finding.fix.options["expected_context"] <= 256
+    assert predicted is not None
+    short = replace(long, settings={**settings, **predicted.fix.options})
+    assert short.predicted("PL102") is None
+    after = short.measured("PL102", name="short")
+    assert after.finding is None
+    assert after.p50("ttft") < 0.5 * measured.p50("ttft")
+
+
+def test_a_cold_start_beyond_the_budget_of_a_burst(tmp_path: Path) -> None:
+    burst = {"kind": "steps", "rates": [0.5, 12.0, 0.5]}
+    load = {"duration_s": 24.0, "drain_s": 300.0, "slo": {"default": {"ttft_s": 4.0}},
+            "stream": [{"arrival": burst, "input": 400, "output": 40}]}  # fmt: skip
+    slow = Case(tmp_path, {"model": "llama-3.1-8b"}, load, "l4", start_budget_s=5.0)
+    scaling = ScalingPolicy(max_replicas=4, target_open=6.0, period_s=1.0)
+    late = slow.measured("PL108", cold_start_s=60.0, phases={"process": 5.0, "weights": 55.0}, scaling=scaling)
+    assert late.finding is not None
+    assert "weights" in late.finding.sentence
+    ready = slow.measured("PL108", name="ready", cold_start_s=2.0, scaling=scaling)
+    assert ready.finding is None
+    assert ready.p95("ttft") < 0.5 * late.p95("ttft")
+
+
+def test_two_groups_of_options_changed_between_two_runs(tmp_path: Path) -> None:
+    load = {"num_requests": 24, "slo": SLO, "stream": [{**STREAM, "arrival": CLOSED}]}
+    base = Case(tmp_path, SETTINGS, load).measured("PL202", name="base")
+    both = Case(tmp_path, {**SETTINGS, "max_num_seqs": 8, "enable_prefix_caching": False}, load)
+    finding = both.measured("PL205", name="both", against=base.folder).finding
+    assert finding is not None
+    assert "batch" in finding.sentence
+    single = replace(both, settings={**both.settings, **finding.fix.options})
+    assert single.measured("PL205", name="single", against=base.folder).finding is None
+
+
+def facts_with(folder: Path, change: Any) -> Facts:
+    """A simulated run whose records another client would have left."""
+    run = read_run(folder)
+    change(run.records)
+    other = folder.parent / "changed"
+    write_run(other, run.info, run.records)
+    return run_facts(read_run(other))
+
+
+def late(records: list[Any]) -> None:
+    for record in records:
+        record.t_send_ns += 80_000_000  # and everything after it
+        record.t_headers_ns += 80_000_000
+        record.t_close_ns += 80_000_000
+
+
+def twice(records: list[Any]) -> None:
+    records.append(msgspec.structs.replace(records[3], t_send_ns=records[3].t_close_ns))
+
+
+@pytest.mark.parametrize(("code", "change"), [("PL206", late), ("PL209", twice)])
+def test_what_a_client_spoilt_is_seen_in_the_records_of_a_run(tmp_path: Path, code: str, change: Any) -> None:
+    clean = case(tmp_path, {}).measured(code)
+    assert clean.finding is None
+    assert one(lint(facts_with(clean.folder, change)), code) is not None
+
+
+def test_more_hits_than_the_plan_explains_are_what_an_earlier_run_asked(tmp_path: Path) -> None:
+    """A simulated server forgets between two runs; one that does not finds nearly all of each prompt."""
+
+    def remembered(records: list[Any]) -> None:
+        for record in records:
+            record.cached_tokens = record.prompt_tokens - 1
+
+    clean = case(tmp_path, {}).measured("PL201")
+    assert clean.finding is None
+    assert one(lint(facts_with(clean.folder, remembered)), "PL201") is not None
