@@ -197,3 +197,38 @@ def test_an_experiment_is_linted_with_its_runs_and_shows_it_by_step(run, tmp_pat
     page = render_report(folder, findings=by_node).read_text("utf-8")
     assert "was not looked at" in page
     assert typed(folder).exit_code == 2
+
+
+def test_a_fleet_is_typed_as_a_simulation_has_it(eight_billion, tmp_path):
+    short = ("--workload", eight_billion.parent / "short.toml", "--fail-on", "error")
+    model = ("--set", "model=llama-3.1-8b", "--set", "load_format=auto", "--set", "profile=interactive", "--device")
+    wide = typed(eight_billion, *model, "h100-sxm", *short, "--tensor-parallel-size", "16", "--json")
+    assert wide.exit_code == 1, wide.output
+    fix = findings(wide)["PL104"]["fix"]["fleet"]
+    options = [part for name, value in fix.items() for part in (f"--{name.replace('_', '-')}", value)]
+    narrow = typed(eight_billion, *model, "h100-sxm", *short, *options, "--json")
+    assert narrow.exit_code == 0, narrow.output
+    assert "PL104" not in findings(narrow)
+    slow = ("--kv-tier", "nvme=500,0.5,100", "--kv-tier-policy", "always", "--json")
+    assert findings(typed(eight_billion, *model, "h100-sxm", *slow))["PL107"]["severity"] == "warning"
+    full = ("--speculative", "1.2,1.3,1.3", "--set", "max_num_seqs=256", "--json")
+    assert "PL106" in findings(typed(eight_billion, *model, "h100-sxm", *full))
+    sheet = tmp_path / "card.toml"
+    sheet.write_text(
+        'name = "card"\nmemory_gib = 80\nmemory_gbps = 3350\ntflops = 1979\nsource = "sheet"\nlink = "NVLink"\n'
+        "link_gbps = 450\n"
+    )
+    assert findings(typed(eight_billion, *model, sheet, "--json"))["PL207"]["fix"]["device"] == {"tflops": 989}
+
+
+def test_a_fleet_that_cannot_be_is_refused(run, eight_billion):
+    for arguments, words in (
+        ((run, "--replicas", "2"), "options of the fleet"),
+        ((eight_billion, "--device", "l4", "--speculative", "many"), "--speculative was not understood"),
+        ((eight_billion, "--device", "l4", "--kv-tier", "nvme"), "--kv-tier was not understood"),
+        ((eight_billion, "--device", "l4", "--kv-tier", "=1,2"), "--kv-tier was not understood"),
+        ((eight_billion, "--device", "l4", "--router", "nearest"), "no router policy"),
+    ):
+        done = typed(*arguments)
+        assert done.exit_code == 2, done.output
+        assert words in done.stderr

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline import hub
 from paceline.assemble.files import find_files
@@ -131,19 +132,22 @@ def simulated_starts(info: RunInfo) -> Iterator[Mapping[str, Any]]:
 
 def looks_of(window: Window, requests: Sequence[Timed]) -> tuple[Sample, ...]:
     """Who ran and who queued at even times, where one replica answered all and told each one's time in its queue."""
-    if len({r.replica for r in requests}) != 1 or any(r.queue_s is None for r in requests if r.first_s is not None):
-        return ()
-    spans = [(r.send_s, r.send_s + (r.queue_s or 0.0), r.end_s) for r in requests
-             if r.send_s is not None and r.first_s is not None and r.end_s is not None]  # fmt: skip
-    sent, begun, ended = (np.sort(np.asarray(part)) for part in zip(*spans, strict=True)) if spans else 3 * (None,)
-    if sent is None or begun is None or ended is None:
+    known = [r for r in requests if r.send_s is not None and r.first_s is not None and r.end_s is not None]
+    if len({r.replica for r in known}) != 1 or any(r.queue_s is None for r in known):
         return ()
     at = window.start_ns / 1e9 + window.seconds * (np.arange(NUM_LOOKS) + 0.5) / NUM_LOOKS
-    num_sent, num_begun, num_ended = (np.searchsorted(part, at, side="right") for part in (sent, begun, ended))
+    sent = _count([r.send_s or 0.0 for r in known], at)
+    begun = _count([(r.send_s or 0.0) + (r.queue_s or 0.0) for r in known], at)
+    ended = _count([r.end_s or 0.0 for r in known], at)
     return tuple(
         Sample(at_s=float(t), num_running=float(running), num_waiting=float(waiting))
-        for t, running, waiting in zip(at, num_begun - num_ended, num_sent - num_begun, strict=True)
+        for t, running, waiting in zip(at, begun - ended, sent - begun, strict=True)
     )
+
+
+def _count(events: Sequence[float], at: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many of them have happened at each time."""
+    return np.asarray(np.searchsorted(np.sort(np.asarray(events)), at, side="right"), dtype=np.int64)
 
 
 def _model(name: str) -> ModelSpec | None:

@@ -39,6 +39,7 @@ from paceline.planner.lint import (
 )
 
 _SERVER = "server."  # options of the server process: where it listens, whom it lets in
+_FOLLOWS = ("host", "port", "num_blocks")  # no choice of a configuration: an address, and what its memory held
 
 
 def run_facts(
@@ -274,7 +275,7 @@ def _changes(before: RunInfo, after: RunInfo) -> tuple[Change, ...]:
     found = []
     x, y = ({name: _bare(value) for name, value in info.config.items()} for info in (before, after))
     for name in sorted({*x, *y}):
-        if not name.startswith(_SERVER) and plain(name) not in ("host", "port") and x.get(name) != y.get(name):
+        if not name.startswith(_SERVER) and plain(name) not in _FOLLOWS and x.get(name) != y.get(name):
             found.append(Change(name=name, group=_group(name), before=x.get(name), after=y.get(name)))
     if before.target.model != after.target.model and all(plain(c.name) != "model" for c in found):
         found.append(Change(name="model", group="model", before=before.target.model, after=after.target.model))

@@ -82,6 +82,7 @@ def check_steady(facts: Facts) -> Iterator[Finding]:
     assert engine is not None, "needs()"
     assert prices is not None, "needs()"
     rate, rows = load.rate_rps, engine.max_num_seqs
+    num = 1 if facts.fleet is None else facts.fleet.num_replicas
     assert rate is not None, "needs()"
     assert rows is not None, "needs()"
     here = [r for r in load.requests if r.in_window] or list(load.requests)
@@ -93,12 +94,13 @@ def check_steady(facts: Facts) -> Iterator[Finding]:
     prefill_ms = prices.prefill_ms(max(1, round(computed)))
     each_s = (prefill_ms + num_output * step.value / rows) / 1e3
     least_s = (prefill_ms * step.lo / step.value + num_output * step.lo / rows) / 1e3 if step.value > 0 else each_s
-    if rate * each_s < 1:
+    if rate * each_s < num:
         return
-    carried = _BELOW / each_s
+    carried = _BELOW * num / each_s
+    what = "it" if num == 1 else f"{num} replicas"
     sentence = (
-        f"Each request takes {ms(each_s)} of the device with every row full, so {1 / each_s:.3g} requests/s saturate "
-        f"it and {rate:.3g} are planned: queue and TTFT grow for as long as the load lasts."
+        f"Each request takes {ms(each_s)} of the device with every row full, so {num / each_s:.3g} requests/s saturate "
+        f"{what} and {rate:.3g} are planned: queue and TTFT grow for as long as the load lasts."
     )
     fix = Fix(
         words=f"--rate {carried:.3g}, or more replicas",
@@ -107,14 +109,14 @@ def check_steady(facts: Facts) -> Iterator[Finding]:
     )
     evidence = (
         fact("planned", rate, "req/s", CONFIGURED),
-        fact("saturated at", 1 / each_s, "req/s", f"predicted ({step.tier})"),
-        fact("at most", 1 / least_s, "req/s", f"predicted ({step.tier})"),
+        fact("saturated at", num / each_s, "req/s", f"predicted ({step.tier})"),
+        fact("at most", num / least_s, "req/s", f"predicted ({step.tier})"),
         fact("prompt tokens to compute, mean", computed, "tokens", CONFIGURED),
         fact("prefill of a request", prefill_ms, "ms", f"predicted ({step.tier})"),
         fact("decode step of full rows", step.value, "ms", f"predicted ({step.tier})"),
         fact("output tokens, mean", num_output, "tokens", CONFIGURED),
     )
-    severity = Severity.ERROR if rate * least_s >= 1 else Severity.WARNING
+    severity = Severity.ERROR if rate * least_s >= num else Severity.WARNING
     yield STEADY.finding(severity, sentence, fix, evidence)
 
 

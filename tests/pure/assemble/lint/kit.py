@@ -49,7 +49,7 @@ class Case:
         if serving.acceptance:
             engine = with_drafts(engine, serving.acceptance)
         return simulate(
-            engine, load_spec(self.workload), num_replicas=serving.num_replicas, router=serving.router, seed=1,
+            engine, load_spec(self.workload), num_replicas=serving.num_replicas, router=serving.router,
             **options,
         )  # fmt: skip
 

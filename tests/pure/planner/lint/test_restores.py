@@ -62,8 +62,11 @@ def test_without_a_workload_half_of_a_sequence_comes_back():
     ],
 )  # fmt: skip
 def test_a_run_tells_what_its_restores_took(told, severities):
-    rows = [{"name": "nvme", "capacity_bytes": 1 << 30, "gbps": 2.0, "latency_us": 100.0, "shared": False,
-             "stored_blocks": 40, "restored_blocks": 20, "refused_restores": 0, "link_busy_share": 0.1, **told}]  # fmt: skip
+    tier = {
+        "name": "nvme", "capacity_bytes": 1 << 30, "gbps": 2.0, "latency_us": 100.0, "shared": False,
+        "stored_blocks": 40, "restored_blocks": 20, "refused_restores": 0, "link_busy_share": 0.1,
+    }  # fmt: skip
+    rows = [{**tier, **told}]
     facts = run(steady_log(8), fingerprint={"simulation": {"replicas": 1, "tiers": rows, "tier_policy": "always"}})
     findings = found(facts, "PL107")
     assert [f.severity for f in findings] == severities
