@@ -11,6 +11,7 @@ import msgspec
 
 import paceline
 from paceline.assemble.sim_engine import SimulatedEngine, simulated_engine
+from paceline.assemble.sim_tiers import tier_rows, tier_words, tiering_of
 from paceline.contracts.artefact import RequestRecord, RunInfo, TargetInfo
 from paceline.cost.prior import Degrees
 from paceline.cost.transfer import Link
@@ -24,6 +25,7 @@ from paceline.sim.elastic import Elastic, rows_of
 from paceline.sim.fleet import for_fleet, make_cluster, size_of
 from paceline.sim.record import info_of, record_of
 from paceline.sim.split import Split, SplitCluster
+from paceline.sim.tiered import TieredCluster, Tiering
 
 _TRACES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".tar", ".tar.gz", ".tgz")
 
@@ -39,6 +41,7 @@ class Simulated:
     num_requests: list[int]  # taken in, by replica
     looks: list[Look] = field(default_factory=list)  # of the autoscaler
     transfer_s: tuple[float, float] = (0.0, 0.0)  # KV between replicas: links busy, prompts waiting for one
+    tiers: list[dict[str, Any]] = field(default_factory=list)  # of KV caches, as the artefact has them
 
 
 def load_workload(
@@ -97,6 +100,7 @@ def simulate(
     cold_start_s: float = 0.0,
     macro_steps: bool = True,
     split: Split | None = None,
+    tiering: Tiering | None = None,
     scaling: ScalingPolicy | None = None,
     phases: Mapping[str, float] | None = None,
     question: str = "",
@@ -104,8 +108,8 @@ def simulate(
 ) -> Simulated:
     """Run a workload through a fleet of such engines. The same arguments give the same run, byte for byte.
 
-    `split`: prefill and decode apart. `scaling`: replicas come and go with the load. `phases`: of a cold start,
-    seconds by name; only shown. Raises ConfigError for what does not go together.
+    `split`: prefill and decode apart. `tiering`: KV caches with lower tiers. `scaling`: replicas come and go with the
+    load. `phases`: of a cold start, seconds by name; only shown. Raises ConfigError for what does not go together.
     """
     if split is not None and scaling is not None:
         raise ConfigError("prefill and decode apart do not scale", seen="both", fix="leave one of them out")
@@ -116,7 +120,7 @@ def simulate(
         engine.replica,
         engine.cost,
         plan,
-        on_end=lambda ended: records.append(record_of(ended, lag_s)),
+        on_end=lambda ended: records.append(record_of(ended, lag_s, saves_restored=tiering is not None)),
         num_replicas=num_replicas,
         router=router,
         seed=seed,
@@ -125,11 +129,15 @@ def simulate(
         slos={name: each.slo for name, each in workload.slo.items()},
         macro_steps=macro_steps,
         split=split,
+        tiering=tiering,
         lag_s=lag_s,
     )
     elastic = None if scaling is None else Elastic(cluster, scaling)
     totals = cluster.run()
     looks = [] if elastic is None else elastic.looks
+    tiers: list[dict[str, Any]] = []
+    if tiering is not None and isinstance(cluster, TieredCluster):
+        tiers = tier_rows(cluster, tiering.tiers, totals.virtual_s)
     records.sort(key=lambda record: record.id)
     info = info_of(
         workload,
@@ -138,12 +146,12 @@ def simulate(
         target=_target(engine, num_replicas, router),
         config=_config(engine),
         fingerprint=_fingerprint(
-            engine, num_replicas, router, changes, cold_start_s, phases, split, scaling, totals, command
+            engine, num_replicas, router, changes, cold_start_s, phases, split, scaling, tiering, tiers, totals, command
         ),
         question=question,
     )
     links = (cluster.links.busy_s, cluster.links.waited_s) if isinstance(cluster, SplitCluster) else (0.0, 0.0)
-    return Simulated(info, records, plan.requests, totals, list(cluster.num_requests), looks, links)
+    return Simulated(info, records, plan.requests, totals, list(cluster.num_requests), looks, links, tiers)
 
 
 def with_drafts(engine: SimulatedEngine, lengths: tuple[float, ...]) -> SimulatedEngine:
@@ -244,6 +252,8 @@ def _fingerprint(
     phases: Mapping[str, float] | None,
     split: Split | None,
     scaling: ScalingPolicy | None,
+    tiering: Tiering | None,
+    tiers: list[dict[str, Any]],
     totals: Totals,
     command: str,
 ) -> dict[str, Any]:
@@ -260,6 +270,7 @@ def _fingerprint(
             **_made_of(engine),
             **({} if split is None else {"prefill_and_decode": msgspec.to_builtins(split)}),
             **({} if scaling is None else {"scaling": msgspec.to_builtins(scaling)}),
+            **({} if tiering is None else {"tier_policy": tiering.policy, "tiers": tiers}),
             "replica_seconds": round(totals.replica_s, 3),
         },
         "device": {
@@ -308,6 +319,7 @@ __all__ = [
     "Simulated",
     "SimulatedEngine",
     "Split",
+    "Tiering",
     "degrees_of",
     "is_met",
     "link_of",
@@ -316,5 +328,7 @@ __all__ = [
     "scale_up_budget",
     "simulate",
     "simulated_engine",
+    "tier_words",
+    "tiering_of",
     "with_drafts",
 ]

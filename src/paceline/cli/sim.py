@@ -89,6 +89,20 @@ def sim(
     kv_overlap: Annotated[
         bool, typer.Option(help="KV of a layer leaves when the layer is computed.", rich_help_panel=FLEET)
     ] = False,
+    kv_tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=GIB,GBPS[,US][,shared]: a store for KV that the device evicts, such as dram=64,25,10; "
+            "repeatable, nearest first; shared: one for all replicas. Only simulated: the engine has none yet.",
+            rich_help_panel=FLEET,
+        ),
+    ] = None,
+    kv_tier_policy: Annotated[
+        str,
+        typer.Option(
+            help="priced: restore what comes faster than it is computed; always; never.", rich_help_panel=FLEET
+        ),
+    ] = "priced",
     fail: Annotated[
         list[str] | None,
         typer.Option(help="REPLICA@SECONDS: it fails then, and comes back; repeatable.", rich_help_panel=FLEET),
@@ -145,7 +159,7 @@ def sim(
 ) -> None:
     """Simulate a fleet with the engine's own scheduler in virtual time; print goodput, TTFT, TPOT as `bench` does."""
     with clean_errors():
-        from paceline.assemble.sim import degrees_of, load_workload, simulate, simulated_engine, with_drafts
+        from paceline.assemble.sim import degrees_of, load_workload, simulate, simulated_engine, tiering_of, with_drafts
         from paceline.assemble.sim import scale_up_budget as find_budget
         from paceline.config import load_config
         from paceline.errors import ConfigError
@@ -180,6 +194,7 @@ def sim(
         if slo:
             spec = with_slo(spec, parse_slo(slo))
         split = _split(engine, prefill_replicas, kv_link, overlap=kv_overlap)
+        tiering = tiering_of(kv_tier or (), kv_tier_policy, engine)
 
         def run(cold_s: float) -> Simulated:
             return simulate(
@@ -191,6 +206,7 @@ def sim(
                 changes=changes,
                 cold_start_s=cold_s,
                 split=split,
+                tiering=tiering,
                 scaling=scaling,
                 phases=phases if cold_s == cold_start_s else None,
                 question=question,
@@ -206,7 +222,7 @@ def sim(
 
 
 def _conclude(simulated: Simulated, out: Path | None, took_s: float, source: str) -> None:
-    from paceline.assemble.sim import is_met, rows_of
+    from paceline.assemble.sim import is_met, rows_of, tier_words
     from paceline.lab.artefact import write_run
     from paceline.lab.metrics import compute
     from paceline.lab.report.summary import print_summary, run_summary
@@ -233,6 +249,8 @@ def _conclude(simulated: Simulated, out: Path | None, took_s: float, source: str
     if any(simulated.transfer_s):
         busy_s, waited_s = simulated.transfer_s
         print(f"KV between replicas: links busy {busy_s:.3g} s in all; prompts waited {waited_s:.3g} s for one")
+    for row in simulated.tiers:
+        print(tier_words(row))
     print(f"prices: {source}")
     speed = totals.virtual_s / took_s if took_s > 0 else 0.0
     print(

@@ -331,11 +331,11 @@ class KVManager:
         kv.sources, kv.copies = [], []
         kv.num_blocks = kv.capacity_tokens = 0
 
-    def take_in(self, keys: SequenceKeys, num_tokens: int) -> int:
-        """KV of the first `num_tokens` came from another engine: full blocks are findable. Returns tokens that are."""
+    def take_in(self, keys: SequenceKeys, num_tokens: int, came: Sequence[int] | None = None) -> int:
+        """KV of the first `num_tokens` came from elsewhere, or the blocks `came` of it. Returns findable tokens."""
         assert self.prefix_caching, "nothing could be found"
         assert self._num_groups == 1
-        return self._block_size * take_in(self._pool, self._cache, keys, num_tokens // self._block_size)
+        return self._block_size * take_in(self._pool, self._cache, keys, num_tokens // self._block_size, came)
 
     def step_done(self, step: int) -> None:
         """The step's result was applied (in order of submission); blocks dropped while it ran may be reused."""

@@ -148,18 +148,18 @@ class Cluster:
         index = self._policy.choose(ask, seen).replica
         replica = self.replicas[index]
         assert replica is not None, "a router sent a request to a replica that is down"
-        faults = planned.faults
-        waits_s, drops_s = faults.timeout_s, faults.disconnect_after_s
+        waits_s, drops_s = planned.faults.timeout_s, planned.faults.disconnect_after_s
         try:
             replica.submit(
                 request,
                 now,
-                leaves_after=faults.cancel_after_tokens,
+                leaves_after=planned.faults.cancel_after_tokens,
                 may_leave=waits_s is not None or drops_s is not None,
             )
-        except QueueFullError as error:
-            return self._refused(planned, now, Outcome.REJECTED, error.code, 429)
         except RequestError as error:
+            self._schedule(replica)  # a run of steps may have been settled for it
+            if isinstance(error, QueueFullError):
+                return self._refused(planned, now, Outcome.REJECTED, error.code, 429)
             return self._refused(planned, now, Outcome.HTTP_ERROR, error.message, 400)
         self._open[planned.id] = Open(planned, now, prompt, index)
         self.num_requests[index] += 1

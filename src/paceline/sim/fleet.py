@@ -4,8 +4,7 @@
     totals = make_cluster(replica, cost, plan, on_end=ended.append).run()
 
 `assemble.sim.simulate` does the same from a configuration, and makes the lab's records. What is not simulated is
-refused elsewhere or left out for good: text, networks, the client's and the server's own time, lower tiers of the KV
-cache.
+refused elsewhere or left out for good: text, networks, the client's and the server's own time.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from paceline.sim.executor import SimulatedExecutor, simulated_caps
 from paceline.sim.prompts import NUM_IDS, Answers, Prompts
 from paceline.sim.replica import Replica
 from paceline.sim.split import Split, SplitCluster
+from paceline.sim.tiered import MOST_EVENTS, TieredCluster, TieredReplica, Tiering
 
 _DECISIONS = 0  # nobody asks a simulated replica why
 _KV_EVENTS = 0  # nobody follows a simulated cache
@@ -60,10 +60,12 @@ def make_replica(
     macro_steps: bool = True,
     write_plans: bool = False,
     token_times: bool = True,
+    tiered: bool = False,
 ) -> Replica:
     """A fresh engine over a simulated executor. `cost` must not learn from steps: use `StepCost.frozen()`.
     `write_plans`: each step goes through the executor as a plan, which takes longer and changes nothing.
-    `token_times` False: timelines have the times of the first and the last tokens, and none of those between."""
+    `token_times` False: timelines have the times of the first and the last tokens, and none of those between.
+    `tiered`: a `TieredReplica`, to be equipped, which follows what its cache evicts."""
     settings = spec.settings
     if settings.num_draft_tokens != len(spec.acceptance):
         raise UnsupportedError(
@@ -85,7 +87,7 @@ def make_replica(
         spec.layout,
         prefix_caching=spec.prefix_caching,
         max_chunk_tokens=settings.max_uncommitted_tokens(caps.max_in_flight),
-        event_capacity=_KV_EVENTS,
+        event_capacity=MOST_EVENTS if tiered else _KV_EVENTS,
         explains_misses=False,  # nobody asks either
         share_tenants=spec.share_tenants,
         # nobody reads which block is whose
@@ -98,7 +100,7 @@ def make_replica(
     clock = VirtualClock()
     executor = SimulatedExecutor(caps, None, clock, answers)
     macro_steps = macro_steps and drafter is None  # a draft is looked at step by step
-    return Replica(
+    return (TieredReplica if tiered else Replica)(
         index,
         scheduler,
         kv,
@@ -125,16 +127,17 @@ def make_cluster(
     slos: Mapping[str, Slo] | None = None,
     macro_steps: bool = True,
     split: Split | None = None,
+    tiering: Tiering | None = None,
     reports: Reports | None = None,
     token_times: bool = True,
     lag_s: float = 0.0,
 ) -> Cluster:
     """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `slos`: targets
     by the plan's classes, which replicas schedule by if their settings say so. `split`: prefill and decode on replicas
-    of their own. `reports`: the router knows loads by these alone. `token_times` False: timelines tell when the first
-    and the last tokens came, which is enough for TTFT, TPOT and E2E, and not when those between did: that is faster and
-    takes less memory. `lag_s`: what an answer takes outside the engine, before its client goes on. Raises ConfigError
-    for what cannot be."""
+    of their own. `tiering`: KV caches with lower tiers. `reports`: the router knows loads by these alone. `token_times`
+    False: timelines tell when the first and the last tokens came, which is enough for TTFT, TPOT and E2E, and not when
+    those between did: that is faster and takes less memory. `lag_s`: what an answer takes outside the engine, before
+    its client goes on. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
@@ -151,12 +154,19 @@ def make_cluster(
             seed=seed,
         )
     )
+    made: type[Cluster] = Cluster
+    more: dict[str, Any] = {}
     if split is not None:
-        _check_split(replica)
-    made: type[Cluster] = Cluster if split is None else SplitCluster
-    more: dict[str, Any] = {} if split is None else {"split": split, "answers": answers}
+        if tiering is not None:
+            raise UnsupportedError("prefill and decode apart have no lower tiers", seen="both", fix="leave one out")
+        _check_moves(replica, "prefill and decode apart are simulated")
+        made, more = SplitCluster, {"split": split, "answers": answers}
+    elif tiering is not None:
+        _check_moves(replica, "lower tiers are simulated")
+        made, more = TieredCluster, {"tiering": tiering, "block_bytes": replica.layout.groups[0].bytes_per_block}
+    options = {"macro_steps": macro_steps, "token_times": token_times, "tiered": tiering is not None}
     return made(
-        lambda index: make_replica(index, replica, cost, answers, macro_steps=macro_steps, token_times=token_times),
+        lambda index: make_replica(index, replica, cost, answers, **options),
         num_replicas,
         policy,
         Client(plan, lag_s=lag_s),
@@ -170,12 +180,12 @@ def make_cluster(
     )
 
 
-def _check_split(replica: ReplicaSpec) -> None:
-    """Raise UnsupportedError where KV cannot be carried from one replica to another."""
+def _check_moves(replica: ReplicaSpec, what: str) -> None:
+    """Raise UnsupportedError where KV cannot be carried to a replica."""
     groups = replica.layout.groups
     if not replica.prefix_caching or len(groups) > 1 or groups[0].window is not None:
         raise UnsupportedError(
-            "prefill and decode apart are simulated for plain KV caches with a prefix cache",
+            f"{what} for plain KV caches with a prefix cache",
             seen=f"{len(groups)} KV groups, prefix cache {'on' if replica.prefix_caching else 'off'}",
             expected="one group of layers that see everything, enable_prefix_caching on",
         )

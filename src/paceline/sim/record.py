@@ -25,8 +25,11 @@ from paceline.lab.workload import Plan, WorkloadSpec, spec_to_dict
 from paceline.sim.cluster import Ended
 
 
-def record_of(ended: Ended, lag_s: float = 0.0) -> RequestRecord:
-    """One request as a load generator would have written it down. Times are nanoseconds from the start of the load."""
+def record_of(ended: Ended, lag_s: float = 0.0, *, saves_restored: bool = False) -> RequestRecord:
+    """One request as a load generator would have written it down. Times are nanoseconds from the start of the load.
+
+    `saves_restored`: what was restored was not computed for this request, and a server would call it cached.
+    """
     planned = ended.planned
     record = RequestRecord(
         id=planned.id,
@@ -50,11 +53,11 @@ def record_of(ended: Ended, lag_s: float = 0.0) -> RequestRecord:
     record.t_close_ns = _ns(ended.end_s + lag_s)
     record.http_status = ended.http_status
     if ended.timeline is not None:
-        _add_answer(record, ended, lag_s)
+        _add_answer(record, ended, lag_s, saves_restored)
     return record
 
 
-def _add_answer(record: RequestRecord, ended: Ended, lag_s: float) -> None:
+def _add_answer(record: RequestRecord, ended: Ended, lag_s: float, saves_restored: bool) -> None:
     timeline, usage = ended.timeline, ended.usage
     assert timeline is not None
     chunks = [Chunk(_ns(time + lag_s), ChunkKind.CONTENT, count, count) for time, count in timeline.chunks]
@@ -75,6 +78,9 @@ def _add_answer(record: RequestRecord, ended: Ended, lag_s: float) -> None:
         record.prompt_tokens = usage.prompt_tokens
         record.completion_tokens = num_tokens
         record.cached_tokens = usage.cached_tokens
+        if saves_restored and usage.restored_tokens:
+            record.cached_tokens += usage.restored_tokens
+            record.server["restored_tokens"] = float(usage.restored_tokens)
         record.reasoning_tokens = 0
 
 

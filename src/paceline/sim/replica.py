@@ -128,6 +128,11 @@ class Replica:
         self.scheduler.abort(request_id, now)
         return self._news()
 
+    def settle(self, now: float) -> None:
+        """Be where single steps would be at `now`: of a run, apply what has ended, and plan the step that runs."""
+        if self._run is not None and not self._was_cut:
+            self._settle(now)
+
     # steps
 
     def wake(self, now: float) -> None:

@@ -24,7 +24,7 @@ from paceline.contracts.request import FinishReason, Prompt, Request, RequestOut
 from paceline.contracts.slo import Outcome, Timeline
 from paceline.contracts.workload import PlannedRequest
 from paceline.cost.transfer import Link
-from paceline.errors import ConfigError, QueueFullError, RequestError
+from paceline.errors import ConfigError, RequestError
 from paceline.router import Ask, LeastLoaded, Ledger
 from paceline.sim.cluster import Cluster
 from paceline.sim.events import EventKind
@@ -181,7 +181,8 @@ class SplitCluster(Cluster):
                 leaves_after=None if leaves_after is None else leaves_after - 1,
                 may_leave=faults.timeout_s is not None or faults.disconnect_after_s is not None,
             )
-        except (QueueFullError, RequestError) as error:
+        except RequestError as error:
+            self._schedule(replica)  # a run of steps may have been settled for it
             return self._lost(held, (Outcome.STREAM_ERROR, error.code), now)
         held.replica = target
         self.num_requests[target] += 1
