@@ -30,10 +30,11 @@ def tiering_of(texts: Sequence[str], policy: str, engine: SimulatedEngine) -> Ti
             seen=f"expert_parallel_size {engine.degrees.ep}",
             expected="1",
         )
-    return Tiering(tiers=tuple(map(_tier_of, texts)), policy=found)
+    return Tiering(tiers=tuple(map(tier_of, texts)), policy=found)
 
 
-def _tier_of(text: str) -> TierSpec:
+def tier_of(text: str) -> TierSpec:
+    """One tier as it is typed. Raises ConfigError."""
     name, _, rest = text.partition("=")
     parts = [part.strip() for part in rest.split(",")]
     shared = parts[-1] == "shared"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from paceline.cli.errors import FAILURE, USAGE, clean_errors
-from paceline.cli.fleet import acceptance_of, tier_of
+from paceline.cli.fleet import acceptance_of
 
 if TYPE_CHECKING:
     from paceline.assemble.lint import Beside, Rule
@@ -107,7 +107,7 @@ def lint(
             serving=serving_of(
                 tp=tensor_parallel_size, pp=pipeline_parallel_size, ep=expert_parallel_size, cp=context_parallel_size,
                 num_replicas=replicas, router=router, acceptance=acceptance_of(speculative),
-                tiers=[tier_of(text) for text in kv_tier or ()], tier_policy=kv_tier_policy,
+                tiers=kv_tier or (), tier_policy=kv_tier_policy,
             ),
         )  # fmt: skip
         results = _look(subject, set_ or [], beside)

@@ -226,7 +226,7 @@ def test_a_fleet_that_cannot_be_is_refused(run, eight_billion):
         ((run, "--replicas", "2"), "options of the fleet"),
         ((eight_billion, "--device", "l4", "--speculative", "many"), "--speculative was not understood"),
         ((eight_billion, "--device", "l4", "--kv-tier", "nvme"), "--kv-tier was not understood"),
-        ((eight_billion, "--device", "l4", "--kv-tier", "=1,2"), "--kv-tier was not understood"),
+        ((eight_billion, "--device", "l4", "--kv-tier", "=1,2"), "a tier has no name"),
         ((eight_billion, "--device", "l4", "--router", "nearest"), "no router policy"),
     ):
         done = typed(*arguments)

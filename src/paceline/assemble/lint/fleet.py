@@ -3,14 +3,14 @@ device; tiers and drafts in the words of `paceline sim`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.assemble.sim_engine import EXPERT_IMBALANCE, ONE_DEVICE, layout_steps, rank_of
+from paceline.assemble.sim_tiers import tier_of
 from paceline.contracts.kv import KVFormat
 from paceline.contracts.specs import ModelSpec
 from paceline.cost import decode_shape, prefill_shape
@@ -23,8 +23,7 @@ from paceline.planner.speculation import check_curve
 from paceline.planner.step import LayoutSteps
 from paceline.router import POLICIES
 from paceline.sim.drafts import CurveDrafter
-
-TIER_POLICIES = ("priced", "always", "never")
+from paceline.sim.restores import RESTORE_POLICIES
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,22 @@ class Serving:
         """Raises ConfigError for what a simulation would refuse."""
         if self.router not in POLICIES:
             raise ConfigError("no router policy has this name", seen=self.router, expected=", ".join(POLICIES))
-        if self.tier_policy not in TIER_POLICIES:
-            raise ConfigError("no such policy of tiers", seen=self.tier_policy, expected=", ".join(TIER_POLICIES))
+        if self.tier_policy not in RESTORE_POLICIES:
+            raise ConfigError("no such policy of tiers", seen=self.tier_policy, expected=", ".join(RESTORE_POLICIES))
         if self.acceptance:
             check_curve(self.acceptance)
             CurveDrafter(self.acceptance)
 
 
 ALONE = Serving()
+
+
+def _tier(text: str) -> TierFacts:
+    tier = tier_of(text)
+    return TierFacts(
+        name=tier.name, gbps=tier.link.gbps, latency_us=tier.link.latency_us, capacity_bytes=tier.capacity_bytes,
+        shared=tier.shared,
+    )  # fmt: skip
 
 
 def serving_of(
@@ -62,16 +69,16 @@ def serving_of(
     num_replicas: int = 1,
     router: str = "least-loaded",
     acceptance: Sequence[float] = (),
-    tiers: Sequence[Mapping[str, Any]] = (),
+    tiers: Sequence[str] = (),
     tier_policy: str = "priced",
 ) -> Serving:
-    """From plain values. `tiers`: fields of `TierFacts`, the nearest first."""
+    """From what is typed. `tiers`: as `--kv-tier` has them, the nearest first."""
     return Serving(
         degrees=Degrees(tp=tp, pp=pp, ep=ep, cp=cp),
         num_replicas=num_replicas,
         router=router,
         acceptance=tuple(acceptance),
-        tiers=tuple(TierFacts(**tier) for tier in tiers),
+        tiers=tuple(map(_tier, tiers)),
         tier_policy=tier_policy,
     )
 

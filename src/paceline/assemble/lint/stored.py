@@ -211,6 +211,7 @@ def _timed(run: StoredRun, metrics: RunMetrics) -> tuple[Timed, ...]:
                 num_tokens=record.prompt_tokens + int(columns.tokens[i]) if known else None,
                 num_prompt=_told(record.prompt_tokens),
                 num_cached=_told(record.cached_tokens),
+                num_restored=_whole_number(record.server.get("restored_tokens")),
                 tokens_per_step=_per_step(record),
                 at_length=_at_length(record),
                 replica=int(record.server["replica"]) if "replica" in record.server else None,
@@ -223,6 +224,10 @@ def _timed(run: StoredRun, metrics: RunMetrics) -> tuple[Timed, ...]:
 
 def _told(count: int) -> int | None:
     return count if count >= 0 else None
+
+
+def _whole_number(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def _seconds(ms: float | None) -> float | None:

@@ -91,6 +91,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int | None = None  # prompt and answer
     num_prompt: int | None = None
     num_cached: int | None = None  # of the prompt
+    num_restored: int | None = None  # of these, from a lower tier
     tokens_per_step: float | None = None  # of the answer after its first piece, where the server tells
     at_length: bool | None = None  # the answer ended at exactly the planned length
     replica: int | None = None  # that answered, and what the server says of its time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paceline.contracts.lint import Finding, Fix, Severity
-from paceline.planner.lint.facts import EngineFacts, Facts, LoadFacts
+from paceline.planner.lint.facts import EngineFacts, Facts, LoadFacts, RunFacts
 from paceline.planner.lint.fleet import FleetFacts, TierFacts
 from paceline.planner.lint.prices import Prices
 from paceline.planner.lint.rule import Rule
@@ -21,7 +21,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     assert fleet is not None, "needs()"
     for tier in fleet.tiers:
         if facts.run is not None:
-            yield from _measured(fleet, tier)
+            yield from _measured(fleet, tier, facts.run)
         else:
             assert facts.prices is not None, "needs()"
             assert facts.engine is not None, "needs()"
@@ -99,7 +99,7 @@ def _gbps_for(tier: TierFacts, prices: Prices, tokens: int, within_ms: float) ->
     return prices.kv_bytes(tokens) / (1e6 * left) if left > 0 else None
 
 
-def _measured(fleet: FleetFacts, tier: TierFacts) -> Iterator[Finding]:
+def _measured(fleet: FleetFacts, tier: TierFacts, run: RunFacts) -> Iterator[Finding]:
     restore, recompute, busy = tier.restore_ms_p95, tier.recompute_ms_p95, tier.link_busy_share
     slow = bool(tier.restored_requests) and restore is not None and recompute is not None and restore > recompute
     full = busy is not None and busy > _BUSY
@@ -112,7 +112,8 @@ def _measured(fleet: FleetFacts, tier: TierFacts) -> Iterator[Finding]:
         )
     if full:
         assert busy is not None
-        said.append(f"its link carried something {share(busy)} of the time, so restores wait for each other")
+        why = "restores wait for each other" if tier.restored_requests else "nothing that it stores comes back in time"
+        said.append(f"its link carried something {share(busy)} of the time, and {why}")
     evidence = [
         fact("tier", f"{tier.name}: {tier.gbps:g} GB/s, {tier.latency_us:g} us", "", CONFIGURED),
         fact("policy", fleet.tier_policy or "not told", "", CONFIGURED),
@@ -125,8 +126,11 @@ def _measured(fleet: FleetFacts, tier: TierFacts) -> Iterator[Finding]:
     ):
         if value is not None:
             evidence.append(fact(name, value, unit, _SIMULATOR))
+    if back := [r.num_restored for r in run.requests if r.num_restored]:
+        evidence.append(fact("requests with restored KV, of the records", len(back)))
+        evidence.append(fact("tokens that came back, of each", sum(back) / len(back), "tokens"))
     priced = {} if fleet.tier_policy in ("", "priced") else {"kv_tier_policy": "priced"}
-    words = "a faster tier, or a link for each replica"
+    words = "a faster tier, a link for each replica, or no such tier"
     fix = Fix(
         words=f"--kv-tier-policy priced, which computes what comes back too late; or {words}" if priced else words,
         fleet=priced,

@@ -67,6 +67,11 @@ class Measured:
     metrics: RunMetrics
     folder: Path
 
+    @property
+    def seconds(self) -> float:
+        """Until a load of so many requests was through."""
+        return self.metrics.window.seconds
+
     def p50(self, name: str) -> float:
         return self._percentile(name, "p50")
 
