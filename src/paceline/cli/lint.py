@@ -134,7 +134,7 @@ def _floor(word: str) -> Literal["", "warning", "error"]:
 
 
 def _look(subject: Path | None, settings: list[str], beside: Beside) -> tuple[LintResult, ...]:
-    from paceline.assemble.lint import lint_config, lint_folder
+    from paceline.assemble.lint import ALONE, lint_config, lint_folder
     from paceline.config import parse_assignment
     from paceline.errors import ConfigError
 
@@ -143,7 +143,7 @@ def _look(subject: Path | None, settings: list[str], beside: Beside) -> tuple[Li
     if subject is None or not subject.is_dir():
         return (lint_config(subject, dict(map(parse_assignment, settings)), beside),)
     numbers = (beside.rate is not None, beside.duration_s is not None)
-    given = (settings, beside.workload, beside.slo, *numbers, beside.device, beside.serving != type(beside.serving)())
+    given = (settings, beside.workload, beside.slo, *numbers, beside.device, beside.serving != ALONE)
     if wrong := [name for name, value in zip(_ONLY_CONFIG, given, strict=True) if value]:
         raise ConfigError("a run is looked at as it was", seen=", ".join(wrong), fix="give these with a configuration")
     return lint_folder(subject, beside)

@@ -45,8 +45,11 @@ def around(info: RunInfo, requests: Sequence[Timed]) -> Around:
     told = info.fingerprint.get("simulation")
     if not isinstance(told, Mapping):
         return Around(fleet=FleetFacts(speculates=True) if _speculates(info) else None)
-    card = msgspec.convert(told["card"], DeviceCard) if "card" in told else None
-    degrees = msgspec.convert(told.get("degrees", {}), Degrees)
+    try:
+        card = msgspec.convert(told["card"], DeviceCard) if "card" in told else None
+        degrees = msgspec.convert(told.get("degrees", {}), Degrees)
+    except msgspec.ValidationError:  # of a version that described them otherwise
+        card, degrees = None, Degrees()
     made = None if card is None else _Made.of(info, card, degrees, float(told.get("expert_imbalance", 1.0)))
     num_replicas = int(told.get("replicas", 1))
     fleet = FleetFacts(

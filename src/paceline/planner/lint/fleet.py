@@ -69,6 +69,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     fp8_gflops: float | None = None
     link: str = ""  # "": not known
     link_gbps: float | None = None
+    net_gbps: float | None = None
     sparse: bool = False  # flags of whoever described it
     both_directions: bool = False
     own: bool = True  # described by a user, not of the table

@@ -149,12 +149,14 @@ def _measured(fleet: FleetFacts, requests: Sequence[Timed]) -> Iterator[Finding]
     each = [_replica(index, own, end - begin) for index, own in sorted(by_replica.items())]
     mean = sum(one.num_open for one in each) / max(fleet.num_replicas, len(each))
     hot = max(each, key=lambda one: one.num_open)
+    if fleet.router and fleet.router not in BY_PREFIX:
+        return  # whatever made it hot, it was not affinity
     if mean <= 0 or hot.num_open <= _HOT * mean or hot.num_requests < _MIN_REQUESTS:
         return
     rest = [r for r in told if r.replica != hot.number]
     token_s = _token_s(rest) or _token_s(told)
     if token_s is None or not hot.num_cached:
-        return  # nothing was reused: whatever made it hot, it was not affinity
+        return  # nothing was reused
     others = _mean([r.first_s - r.send_s for r in rest if r.first_s is not None and r.send_s is not None])
     saved_s, lost_s = hot.num_cached * token_s, hot.ttft_s - others
     if lost_s <= saved_s:
@@ -166,7 +168,7 @@ def _measured(fleet: FleetFacts, requests: Sequence[Timed]) -> Iterator[Finding]
         f"a request found in its cache are worth {ms(saved_s)}."
     )
     evidence = (
-        fact("router", fleet.router, "", CONFIGURED),
+        fact("router", fleet.router or "not told", "", CONFIGURED),
         fact("busiest replica over the mean, open requests", ratio, "x"),
         fact("open requests there, mean", hot.num_open),
         fact("requests there", hot.num_requests),
@@ -177,8 +179,8 @@ def _measured(fleet: FleetFacts, requests: Sequence[Timed]) -> Iterator[Finding]
         fact("cached prompt tokens there, of a request", hot.num_cached, "tokens"),
         fact("prefill of a token, of the others", 1e3 * token_s, "ms", RECOMPUTED),
     )
-    words = _FIX.words if fleet.router in BY_PREFIX else "another router: --router predicted-seconds"
-    fix = Fix(words=words, fleet=_FIX.fleet, gain=f"up to {ms(lost_s - saved_s)} of TTFT for a request of that replica")
+    gain = f"up to {ms(lost_s - saved_s)} of TTFT for a request of that replica"
+    fix = Fix(words=_FIX.words, fleet=_FIX.fleet, gain=gain)
     yield RULE.finding(Severity.ERROR, sentence, fix, evidence, subject=fleet.router)
 
 

@@ -67,7 +67,7 @@ def _best(now: LayoutFacts, others: list[LayoutFacts], target_ms: float | None) 
 def _of(one: LayoutFacts) -> tuple[Evidence, ...]:
     origin = f"predicted ({one.tier})"
     return (
-        fact(f"{one.name}: rows of a replica", one.num_rows),
+        fact(f"{one.name}: rows of a replica", one.num_rows, "", "of the load"),
         fact(f"{one.name}: decode step", one.step_ms, "ms", origin),
         fact(f"{one.name}: all-reduces of that step", one.step_talk_ms, "ms", origin),
         fact(f"{one.name}: a request, prompt and decode steps", one.request_ms, "ms", origin),

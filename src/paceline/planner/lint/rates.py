@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from paceline.contracts.lint import Evidence, Finding, Fix, Severity
+from paceline.contracts.lint import Finding, Fix, Severity
 from paceline.planner.devices import DEVICES, DeviceCard
 from paceline.planner.lint.facts import Facts
 from paceline.planner.lint.fleet import DeviceFacts
@@ -13,6 +13,7 @@ from paceline.planner.lint.rule import Rule
 from paceline.planner.lint.words import CONFIGURED, fact
 
 _TWICE = 1.9  # of a product: a zero counted, or a direction
+_TABLE = "the planner's table"
 _ALIKE = 0.05  # memory and bandwidth may differ by so much, and it is the same product
 
 
@@ -23,6 +24,7 @@ class _Rate(NamedTuple):
     unit: str
     known: dict[str, float]  # product -> its rate
     cause: str
+    flagged: bool = False  # by whoever described the device
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -30,52 +32,51 @@ def check(facts: Facts) -> Iterator[Finding]:
     assert device is not None, "needs()"
     if not device.own:
         return  # of the table: dense and one way
-    found: dict[str, tuple[float, str]] = {}  # key -> what it should be, and why
-    evidence: list[Evidence] = [
-        fact("device", device.name, "", CONFIGURED),
-        fact("source", device.source, "", CONFIGURED),
-    ]
     like = _like(device)
-    for rate in _rates(device):
-        flagged = device.both_directions if rate.key.endswith("link_gbps") else device.sparse
-        flagged = flagged and rate.key != "memory_gbps"
-        same = rate.known.get(like.spec.name) if like is not None else None
-        most = max(rate.known.values(), default=None)
-        if flagged:
-            found[rate.key] = (rate.value / 2, f"{rate.name} counts {rate.cause}, as its file says")
-        elif same is not None and rate.value >= _TWICE * same:
-            assert like is not None
-            times = rate.value / same
-            found[rate.key] = (same, f"{rate.name} is {times:.3g} times that of {like.spec.name}: {rate.cause}")
-        elif most is not None and rate.value > _TWICE * most:
-            best = max(rate.known, key=lambda name: rate.known[name])
-            times = rate.value / most
-            found[rate.key] = (
-                rate.value / 2,
-                f"{rate.name} is {times:.3g} times that of {best}, which has the most of its kind: {rate.cause}",
-            )
-        else:
-            continue
-        evidence.append(fact(rate.name, rate.value, rate.unit, CONFIGURED))
-        if same is not None and like is not None:
-            evidence.append(fact(f"{rate.name} of {like.spec.name}", same, rate.unit, "the planner's table"))
-        elif most is not None:
-            evidence.append(fact(f"{rate.name}, most of its kind", most, rate.unit, "the planner's table"))
-    if not found:
+    wrong = [found for rate in _rates(device) if (found := _judged(rate, None if like is None else like.spec.name))]
+    if not wrong:
         return
-    keys: dict[str, float | bool] = {key: float(f"{value:.6g}") for key, (value, _) in found.items()}
+    keys: dict[str, float | bool] = {one.rate.key: float(f"{one.instead:.6g}") for one in wrong}
     if device.sparse:
         keys["sparse"] = False
     if device.both_directions:
         keys["both_directions"] = False
-    told = "; ".join(why for _, why in found.values())
     fix = Fix(
         words="dense FLOPS and one direction in the device's file: "
-        + ", ".join(f"{k} = {_toml(v)}" for k, v in keys.items()),
+        + ", ".join(f"{key} = {_toml(value)}" for key, value in keys.items()),
         device=keys,
         gain="predictions that a device can keep",
     )
-    yield RULE.finding(Severity.ERROR, f"{told}.", fix, tuple(evidence), subject=device.name)
+    evidence = [fact("device", device.name, "", CONFIGURED), fact("source", device.source, "", CONFIGURED)]
+    for one in wrong:
+        evidence.append(fact(one.rate.name, one.rate.value, one.rate.unit, CONFIGURED))
+        if one.of:
+            evidence.append(fact(f"{one.rate.name} of {one.of}", one.rate.known[one.of], one.rate.unit, _TABLE))
+    sentence = "; ".join(one.why for one in wrong) + "."
+    yield RULE.finding(Severity.ERROR, sentence, fix, tuple(evidence), subject=device.name)
+
+
+class _Wrong(NamedTuple):
+    rate: _Rate
+    instead: float
+    why: str
+    of: str = ""  # product it was held against
+
+
+def _judged(rate: _Rate, like: str | None) -> _Wrong | None:
+    """`like`: the product of the table that the device is, if it is one."""
+    if rate.flagged:
+        return _Wrong(rate, rate.value / 2, f"{rate.name} counts {rate.cause}, as its file says")
+    if like is not None and rate.value >= _TWICE * rate.known.get(like, float("inf")):
+        times = rate.value / rate.known[like]
+        return _Wrong(rate, rate.known[like], f"{rate.name} is {times:.3g} times that of {like}: {rate.cause}", like)
+    best = max(rate.known, key=lambda name: rate.known[name], default=None)
+    if best is None or rate.value <= _TWICE * rate.known[best]:
+        return None
+    most = rate.known[best]
+    half = rate.value / 2
+    why = f"{rate.name} is {rate.value / most:.3g} times that of {best}, which has the most of its kind: {rate.cause}"
+    return _Wrong(rate, half if half <= _TWICE * most else most, why, best)
 
 
 def needs(facts: Facts) -> str:
@@ -102,20 +103,23 @@ def _like(device: DeviceFacts) -> DeviceCard | None:
 
 def _rates(device: DeviceFacts) -> list[_Rate]:
     """Against products whose devices are joined in the same way."""
-    kind = {name: c for name, c in DEVICES.items() if device.link in ("", c.link)}
+    alike = {name: c for name, c in DEVICES.items() if device.link in ("", c.link)}
+    kind = alike or DEVICES
     zeros, both = "zeros that are skipped (2:4 sparsity)", "both directions of it"
     found = [
         _Rate("tflops", "16-bit rate", device.gflops / 1e3, "TFLOP/s",
-              {n: c.spec.gflops / 1e3 for n, c in kind.items()}, zeros),
+              {n: c.spec.gflops / 1e3 for n, c in kind.items()}, zeros, device.sparse),
         _Rate("memory_gbps", "memory rate", device.memory_gbps, "GB/s",
               {n: c.spec.memory_gbps for n, c in kind.items()}, "reading and writing together"),
     ]  # fmt: skip
     if device.fp8_gflops is not None:
         eight = {n: c.fp8_gflops / 1e3 for n, c in kind.items() if c.fp8_gflops is not None}
-        found.append(_Rate("tflops_fp8", "8-bit rate", device.fp8_gflops / 1e3, "TFLOP/s", eight, zeros))
+        found.append(_Rate("tflops_fp8", "8-bit rate", device.fp8_gflops / 1e3, "TFLOP/s", eight, zeros, device.sparse))
     if device.link_gbps is not None:
-        links = {n: c.link_gbps for n, c in kind.items()} if device.link else {}
-        found.append(_Rate("link_gbps", "link", device.link_gbps, "GB/s", links, both))
+        links = {n: c.link_gbps for n, c in alike.items()} if device.link else {}
+        found.append(_Rate("link_gbps", "link", device.link_gbps, "GB/s", links, both, device.both_directions))
+    if device.net_gbps is not None:  # any rate is sold: only its flag tells
+        found.append(_Rate("net_gbps", "network", device.net_gbps, "GB/s", {}, both, device.both_directions))
     return found
 
 

@@ -76,7 +76,8 @@ RULE = Rule(
     what="Capacity that comes after the burst has passed was paid for and served nobody. Loading, compiling and "
     "warming up decide it; nothing is compiled at start in this version.",
     evidence="Against --start-budget: from a configuration, the bytes of the weights over the rate at which a "
-    "calibration loaded them, which is the least a start takes; from runs, starts that the lab timed, by phase.",
+    "calibration loaded them, which is the least a start takes; from runs, starts that the lab timed, or that a "
+    "simulation was given, by phase.",
     fix="Replicas kept ready, weights near the machine, less done at start.",
     sources=("config", "run", "experiment"),
     check=check,

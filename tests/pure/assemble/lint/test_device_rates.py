@@ -37,8 +37,9 @@ def described(folder: Path, **changes: Any) -> Path:
         ({"tflops": 1979, "tflops_fp8": 3958}, "2 times that of h100-sxm"),
         ({"tflops": 1978, "tflops_fp8": 3956, "sparse": True}, "as its file says"),
         ({"link_gbps": 900}, "link is 2 times that of h100-sxm"),
-        ({"link_gbps": 900, "both_directions": True}, "as its file says"),
+        ({"link_gbps": 900, "net_gbps": 100, "both_directions": True}, "network counts both directions of it, as its"),
         ({"name": "b300", "memory_gib": 288, "memory_gbps": 8000, "tflops": 5000}, "which has the most of its kind"),
+        ({"name": "dream", "memory_gib": 288, "memory_gbps": 8000, "tflops": 50_000}, "which has the most of its kind"),
         ({"name": "H100 SXM", "memory_gib": 94, "tflops": 1979}, "2 times that of h100-sxm"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from tests.fakes.lab.sample_records import SampleServer
 from tests.pure.lab.metrics.logs import steady_log
@@ -10,7 +11,7 @@ from tests.pure.planner.lint.worlds import config, found, run, served, with_engi
 from paceline.contracts.lint import Severity
 from paceline.contracts.slo import min_samples
 from paceline.contracts.workload import SloClass
-from paceline.planner.lint import lint
+from paceline.planner.lint import FleetFacts, lint
 
 P99 = SloClass(ttft_s=1.0, share=0.99)
 
@@ -48,6 +49,8 @@ def test_a_rate_beyond_saturation_is_predicted_and_the_fix_is_below():
     (finding,) = found(config(load), "PL212")
     assert {e.name: e.value for e in finding.evidence}["saturated at"] == pytest.approx(1 / 0.155, rel=0.01)
     assert finding.severity is Severity.ERROR  # 7.2 at the most
+    two = msgspec.structs.replace(config(load), fleet=FleetFacts(num_replicas=2))
+    assert found(two, "PL212") == []
     rate = finding.fix.workload["rate"]
     below = workload(arrival={"kind": "constant", "rate": rate}, input=100, output=40)
     assert found(config(below), "PL212") == []
