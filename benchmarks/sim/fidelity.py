@@ -28,10 +28,10 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -45,6 +45,7 @@ from paceline.cost import StepCost
 from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
 from paceline.lab.experiment.figures import samples_of
 from paceline.lab.experiment.measure import measure
+from paceline.lab.experiment.nodes import ask_config
 from paceline.lab.load import probe
 from paceline.lab.workload import WorkloadSpec, named, scale
 
@@ -115,6 +116,14 @@ def one_cell(
     )
 
 
+def as_it_runs(server: OwnedServer, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options and the knobs that the server derived from them. Its rates were probed at another moment."""
+    knobs = {
+        name.partition(".")[2]: value for name, value in ask_config(server).items() if name.startswith("scheduling.")
+    }
+    return {**{name: value for name, value in knobs.items() if value is not None}, **options}
+
+
 def shown(simulated: dict[str, float], again: dict[str, float]) -> str:
     return "  ".join(f"{simulated[key]:>6.1%} {again[key]:>6.1%}" for key in (*FIGURES, EACH))
 
@@ -153,7 +162,7 @@ def main() -> None:
         print(f"learnt from {served.served} steps; {served.request_ms:.1f} ms a request outside the engine")
         print("apart from a first measurement: simulated, and measured a second time")
         print(f"{'cell':14} {'load':>5}  " + "  ".join(f"{name:>13}" for name in (*FIGURES, EACH)) + "   drift")
-        engine = simulated_engine(load_config(flags=dict(options)), calibration=prices.file)
+        engine = simulated_engine(load_config(flags=as_it_runs(server, options)), calibration=prices.file)
         for name in how.cells.split(","):
             for load in how.loads:
                 folder = out / name / f"{load:g}"

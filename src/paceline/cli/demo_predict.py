@@ -162,7 +162,7 @@ def choice(foretold: Sequence[Foretold]) -> list[str]:
         return []
 
     def of(node: str, side: str) -> float:
-        values = [getattr(point, side)["goodput_rps"] for point in foretold if point.node == node]
+        values: list[float] = [getattr(point, side)["goodput_rps"] for point in foretold if point.node == node]
         return sum(value for value in values if not math.isnan(value))
 
     simulated, measured = (max(nodes, key=lambda node: of(node, side)) for side in ("simulated", "measured"))
