@@ -6,13 +6,18 @@
 One sitting: steps are timed (`paceline calibrate`) and a server is started with a journal. The cells of `--learn` are
 loaded first, and what they show goes into prices (`calibrate --served`): steps with the loop around them and a client
 on the same cores, and what a request takes outside the engine. Then each other cell is loaded at shares of what the
-machine could carry, **twice with the same requests**, and the same plan is simulated from those prices.
+machine could carry, **twice with the same requests**. Simulated is the same plan from those prices, when all has been
+measured; `--again DIR` simulates once more what was measured then.
 
-How far the second measurement is from the first says how far anything can be foretold here: of each figure both errors
-are printed, the simulation's and the second measurement's, each against the first. A cell's first measurement is the
-one between whose probes (single requests before and after) the machine moved less; `!` marks more than 5 %. A machine
-that became slower since prices were learnt is slower at everything: prices are multiplied by what the cell's probes
-took over what those beside learning took, which tells nothing of the cell itself.
+Of each figure three errors are printed, all against the first measurement:
+
+    simulated   prices are multiplied by what probes (single requests before and after the cell) took over what those
+                beside learning took: a machine that became slower since is slower at everything
+    at speed    the same with what the cell's own steps took over their prices: what is left when the machine's mean
+                speed is known, so what the simulator itself gets wrong
+    again       the second measurement: how far anything can be foretold here
+
+A cell's first measurement is the one between whose probes the machine moved less; `!` marks more than 5 %.
 
 The figures: a run's median TPOT and time from end to end, its TTFT p50 and p95; and "each", the median over requests of
 how far one request's TPOT is off. A measured TTFT includes client, network and server.
@@ -28,6 +33,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,13 +47,15 @@ from paceline.assemble.sim import SimulatedEngine, simulate, simulated_engine
 from paceline.cli.demo_predict import time_steps
 from paceline.config import load_config
 from paceline.contracts.artefact import RequestRecord, RunInfo
-from paceline.cost import StepCost
+from paceline.cost import StepCost, restore
+from paceline.engine import ServedStep, served_steps
+from paceline.lab.artefact import read_run
 from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
 from paceline.lab.experiment.figures import samples_of
 from paceline.lab.experiment.measure import measure
 from paceline.lab.experiment.nodes import ask_config
 from paceline.lab.load import probe
-from paceline.lab.workload import WorkloadSpec, named, scale
+from paceline.lab.workload import WorkloadSpec, load_spec, named, scale
 
 # plain ones: those whose cancellations, timeouts or validity checks the simulator only plans are left out
 CELLS = "prefix-high,prefix-low,rag,steady,burst,multi-turn,tenants"
@@ -60,6 +68,7 @@ FIGURES = {
 }
 EACH = "tpot each"
 MOST_DRIFT = 0.05
+SITTING, JOURNAL = "sitting.json", "server.journal"
 OPTIONS = {"max_num_seqs": 8, "max_model_len": 2048, "max_wait_ms": 0.0}
 
 
@@ -81,38 +90,41 @@ def errors(measured: Run, other: Run) -> dict[str, float]:
     return found
 
 
-@dataclass(frozen=True)
-class Measured:
-    run: Run
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement of a cell, whose run lies in `folder` of the sitting."""
+
+    folder: str
+    between_s: tuple[float, float]  # on the engine's clock
     probe_ms: float  # before and after it, the mean
     drift: float  # between the two
 
 
-def measure_once(server: OwnedServer, spec: WorkloadSpec, folder: Path, seed: int) -> Measured:
+class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    load: float
+    runs: tuple[Probed, ...]
+
+
+class Sitting(msgspec.Struct, kw_only=True):
+    """What was measured, in `sitting.json`."""
+
+    options: dict[str, Any]  # of the engine, knobs that it derived included
+    seed: int
+    learnt_ms: float  # what the probe took beside learning
+    cells: list[MeasuredCell] = []
+
+
+def measure_once(server: OwnedServer, spec: WorkloadSpec, out: Path, folder: str, seed: int) -> Probed:
     target, before_ms = asyncio.run(probed(server))
-    run = measure(target, spec, seed=seed, out=folder)
+    began = time.monotonic()
+    measure(target, spec, seed=seed, out=out / folder)
+    between = (began, time.monotonic())
     after_ms = asyncio.run(probed(server))[1]
-    return Measured((run.info, run.records), (before_ms + after_ms) / 2, abs(after_ms / before_ms - 1))
-
-
-@dataclass(frozen=True)
-class Cell:
-    simulated: dict[str, float]
-    again: dict[str, float]  # the second measurement
-    drift: float
-
-
-def one_cell(
-    server: OwnedServer, spec: WorkloadSpec, engine: SimulatedEngine, learnt_ms: float, folder: Path, seed: int
-) -> Cell:
-    """`engine`: with the prices that were learnt, while the probe took `learnt_ms`."""
-    runs = [measure_once(server, spec, folder / f"{attempt}", seed) for attempt in range(2)]
-    first, second = sorted(runs, key=lambda run: run.drift)
-    assert isinstance(engine.cost, StepCost)
-    today = replace(engine, cost=engine.cost.times(first.probe_ms / learnt_ms))
-    simulated = simulate(today, spec, seed=seed)
-    return Cell(
-        errors(first.run, (simulated.info, simulated.records)), errors(first.run, second.run), drift=first.drift
+    return Probed(
+        folder=folder,
+        between_s=between,
+        probe_ms=(before_ms + after_ms) / 2,
+        drift=abs(after_ms / before_ms - 1),
     )
 
 
@@ -124,8 +136,78 @@ def as_it_runs(server: OwnedServer, options: Mapping[str, Any]) -> dict[str, Any
     return {**{name: value for name, value in knobs.items() if value is not None}, **options}
 
 
-def shown(simulated: dict[str, float], again: dict[str, float]) -> str:
-    return "  ".join(f"{simulated[key]:>6.1%} {again[key]:>6.1%}" for key in (*FIGURES, EACH))
+def measure_all(how: argparse.Namespace, out: Path) -> None:
+    options = {"model": how.model, **OPTIONS}
+    timed, journal = time_steps(options, out), out / JOURNAL
+    flags = ("--no-access-log", "--journal", str(journal))
+    with OwnedServer(Launch(argv=paceline_argv(options, flags), url=""), out / "server.log") as server:
+        server.wait_ready()
+        size = measure_size(asyncio.run(probe(server.url)))
+
+        def spec_of(name: str, load: float) -> WorkloadSpec:
+            (spec,) = named(name, msgspec.structs.replace(size, load=load), num_requests=how.requests)
+            return scale(spec)
+
+        loads = [spec_of(name, how.loads[-1]) for name in how.learn.split(",")]
+        prices = learn_prices(server, timed, journal, loads, seed=how.seed + 1, out=out)
+        sitting = Sitting(options=as_it_runs(server, options), seed=how.seed, learnt_ms=prices.probe_ms)
+        for name in how.cells.split(","):
+            for load in how.loads:
+                spec = spec_of(name, load)
+                folders = [f"{name}/{load:g}/{attempt}" for attempt in range(2)]
+                runs = tuple(measure_once(server, spec, out, folder, how.seed) for folder in folders)
+                sitting.cells.append(MeasuredCell(name=name, load=load, runs=runs))
+                (out / SITTING).write_bytes(msgspec.json.encode(sitting))
+                print(f"measured {name} at {load:g}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Cell:
+    simulated: dict[str, float]
+    at_speed: dict[str, float]
+    again: dict[str, float]
+
+
+def judged(
+    cell: MeasuredCell, sitting: Sitting, engine: SimulatedEngine, steps: Sequence[ServedStep], out: Path
+) -> Cell:
+    """`engine`: with the prices that were learnt."""
+    first, second = sorted(cell.runs, key=lambda run: run.drift)
+    stored, other = read_run(out / first.folder), read_run(out / second.folder)
+    real = (stored.info, stored.records)
+    cost = engine.cost
+    assert isinstance(cost, StepCost)
+    began, ended = first.between_s
+    own = [step for step in steps if began <= step.at_s <= ended]
+    speed = math.fsum(step.ms for step in own) / math.fsum(cost.step_ms(step.shape) for step in own)
+    found = []
+    for factor in (first.probe_ms / sitting.learnt_ms, speed):
+        made = simulate(replace(engine, cost=cost.times(factor)), load_spec(stored.info.spec), seed=sitting.seed)
+        found.append(errors(real, (made.info, made.records)))
+    return Cell(*found, again=errors(real, (other.info, other.records)))
+
+
+def report(out: Path) -> None:
+    sitting = msgspec.json.decode((out / SITTING).read_bytes(), type=Sitting)
+    engine = simulated_engine(load_config(flags=sitting.options), calibration=out / "served.json")
+    steps = list(served_steps(out / JOURNAL, restore))
+    print("apart from a first measurement: simulated, simulated at the cell's own speed, measured again")
+    print(f"{'cell':14} {'load':>5}  " + "  ".join(f"{name:>17}" for name in (*FIGURES, EACH)) + "   drift")
+    cells = []
+    for cell in sitting.cells:
+        cells.append(judged(cell, sitting, engine, steps, out))
+        drift = min(run.drift for run in cell.runs)
+        moved = f"{drift:>6.1%}{'!' if drift > MOST_DRIFT else ''}"
+        print(f"{cell.name:14} {cell.load:>5g}  {shown(cells[-1])}  {moved}", flush=True)
+    whole = Cell(*(medians([getattr(cell, side) for cell in cells]) for side in ("simulated", "at_speed", "again")))
+    print(f"{'median':14} {'':>5}  {shown(whole)}")
+    print(f"{'goal':14} {'':>5}  " + "  ".join(f"{goal:>5.0%} {'':>11}" for _, _, goal in FIGURES.values()))
+
+
+def shown(cell: Cell) -> str:
+    return "  ".join(
+        f"{cell.simulated[key]:>5.1%} {cell.at_speed[key]:>5.1%} {cell.again[key]:>5.1%}" for key in (*FIGURES, EACH)
+    )
 
 
 def medians(rows: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -141,38 +223,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=40, help="of a cell, about")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--again", type=Path, help="simulate what an earlier sitting measured")
     how = parser.parse_args()
-    out = how.out or Path(tempfile.mkdtemp(prefix="fidelity-"))
-    out.mkdir(parents=True, exist_ok=True)
-    options = {"model": how.model, **OPTIONS}
-    timed, journal = time_steps(options, out), out / "server.journal"
-    flags = ("--no-access-log", "--journal", str(journal))
-    cells: list[Cell] = []
-    with OwnedServer(Launch(argv=paceline_argv(options, flags), url=""), out / "server.log") as server:
-        server.wait_ready()
-        size = measure_size(asyncio.run(probe(server.url)))
-
-        def spec_of(name: str, load: float) -> WorkloadSpec:
-            (spec,) = named(name, msgspec.structs.replace(size, load=load), num_requests=how.requests)
-            return scale(spec)
-
-        loads = [spec_of(name, how.loads[-1]) for name in how.learn.split(",")]
-        prices = learn_prices(server, timed, journal, loads, seed=how.seed + 1, out=out)
-        served = prices.calibration
-        print(f"learnt from {served.served} steps; {served.request_ms:.1f} ms a request outside the engine")
-        print("apart from a first measurement: simulated, and measured a second time")
-        print(f"{'cell':14} {'load':>5}  " + "  ".join(f"{name:>13}" for name in (*FIGURES, EACH)) + "   drift")
-        engine = simulated_engine(load_config(flags=as_it_runs(server, options)), calibration=prices.file)
-        for name in how.cells.split(","):
-            for load in how.loads:
-                folder = out / name / f"{load:g}"
-                cell = one_cell(server, spec_of(name, load), engine, prices.probe_ms, folder, how.seed)
-                cells.append(cell)
-                moved = f"{cell.drift:>6.1%}{'!' if cell.drift > MOST_DRIFT else ''}"
-                print(f"{name:14} {load:>5g}  {shown(cell.simulated, cell.again)}  {moved}", flush=True)
-    whole = shown(medians([cell.simulated for cell in cells]), medians([cell.again for cell in cells]))
-    print(f"{'median':14} {'':>5}  {whole}")
-    print(f"{'goal':14} {'':>5}  " + "  ".join(f"{goal:>6.0%} {'':>6}" for _, _, goal in FIGURES.values()))
+    out = how.again or how.out or Path(tempfile.mkdtemp(prefix="fidelity-"))
+    if how.again is None:
+        out.mkdir(parents=True, exist_ok=True)
+        measure_all(how, out)
+    report(out)
     print(f"load average {os.getloadavg()[0]:.1f}; records in {out}", file=sys.stderr)
 
 
