@@ -52,7 +52,8 @@ def calibrate(
             "too few rounds for a median", seen=f"{rounds} rounds, {attempts} attempts", expected="3 or more, 1 or more"
         )
     environment = environment or read_environment()
-    built = build_core(msgspec.structs.replace(config, journal=None), environment=environment, on_phase=on_phase)
+    quiet = msgspec.structs.replace(config, journal=None)
+    built = build_core(quiet, environment=environment, on_phase=on_phase, looks_back=False)
     try:
         found = calibrate_core(built, rounds=rounds, attempts=attempts, on_round=on_round)
     finally:

@@ -15,7 +15,7 @@ from paceline import hub
 from paceline.assemble.files import find_files
 from paceline.assemble.isa import limit_isa
 from paceline.assemble.memory import DTYPE_BYTES, plan_engine_memory
-from paceline.assemble.step_cost import calibration_key, start_cost, step_prior
+from paceline.assemble.step_cost import as_timed, calibration_key, start_cost, step_prior, timed_here
 from paceline.assemble.weights import find_weight_method
 from paceline.config import EngineConfig, Environment, Knobs, check_features, read_environment, resolve_knobs
 from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
@@ -55,9 +55,14 @@ class Core:
 
 
 def build_core(
-    config: EngineConfig, *, environment: Environment | None = None, on_phase: OnPhase | None = None
+    config: EngineConfig,
+    *,
+    environment: Environment | None = None,
+    on_phase: OnPhase | None = None,
+    looks_back: bool = True,
 ) -> Core:
-    """Everything below the client."""
+    """Everything below the client. `looks_back` False: the device's rates are those of now, whatever an earlier
+    calibration says."""
     environment = environment or read_environment()
     phases = Phases(on_phase)
     with phases("files"):
@@ -75,6 +80,8 @@ def build_core(
         check_features(config, spec, device=kind, dtype=dtype)
     with phases("device"):
         device = probe(config, kind, dtype)
+        if looks_back:
+            device = as_timed(device, timed_here(environment.home, config, spec, device, dtype))
         kv_dtype = config.cache.kv_dtype(dtype)
         held = kv_format(kv_dtype, spec)
         knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype], kv=held)

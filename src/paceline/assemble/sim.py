@@ -17,12 +17,12 @@ from paceline.cost.prior import Degrees
 from paceline.cost.transfer import Link
 from paceline.errors import ConfigError, UnsupportedError
 from paceline.lab.metrics import compute
-from paceline.lab.workload import WorkloadSpec, load_spec, make_plan, named, scale
+from paceline.lab.workload import WorkloadSpec, load_spec, make_plan, named, primers, scale
 from paceline.lab.workload.traces.reading import open_trace
 from paceline.router.scaling import Look, ScalingPolicy
 from paceline.sim.cluster import Joining, Outage, Totals
 from paceline.sim.elastic import Elastic, rows_of
-from paceline.sim.fleet import for_fleet, make_cluster, size_of
+from paceline.sim.fleet import for_fleet, make_cluster, size_of, takes_in
 from paceline.sim.record import info_of, record_of
 from paceline.sim.split import Split, SplitCluster
 from paceline.sim.tiered import TieredCluster, Tiering
@@ -132,6 +132,8 @@ def simulate(
         tiering=tiering,
         lag_s=lag_s,
     )
+    if "prime" in workload.cache.protocol and takes_in(engine.replica):
+        cluster.prime(primers(plan))
     elastic = None if scaling is None else Elastic(cluster, scaling)
     totals = cluster.run()
     looks = [] if elastic is None else elastic.looks

@@ -20,7 +20,7 @@ from paceline.assemble.files import find_files
 from paceline.assemble.inspect import find_device
 from paceline.assemble.memory import DTYPE_BYTES, memory_request
 from paceline.assemble.round_prices import RoundPrices
-from paceline.assemble.step_cost import kv_bytes_per_token, load_calibration, step_prior, timed_here
+from paceline.assemble.step_cost import as_timed, kv_bytes_per_token, load_calibration, step_prior, timed_here
 from paceline.config import EngineConfig, Knobs, read_environment, resolve_knobs
 from paceline.contracts.kv import KVLayout, ceil_div, kv_format, plan_kv_groups
 from paceline.contracts.ports import CostModel
@@ -98,6 +98,13 @@ def simulated_engine(
     spec, files = _model(config)
     found = None if card is None else find_card(card)
     device, dtype = _device(config, found)
+    timed = None
+    if calibration is not None:
+        timed = load_calibration(calibration)
+    elif found is None:
+        timed = timed_here(read_environment().home, config, spec, device, dtype)
+    if found is None:
+        device = as_timed(device, timed)
     if spec.state is not None:
         raise UnsupportedError("recurrent state is not simulated", seen=spec.name, expected="layers with a KV cache")
     whole_bytes = _weight_bytes(config, spec, files, device if found is None else None, dtype)
@@ -135,12 +142,9 @@ def simulated_engine(
         asked = msgspec.structs.replace(asked, communication_bytes=buffers)
     memory = plan_memory(asked, workspace)
     layout = KVLayout(groups=groups, num_blocks=memory.num_blocks * degrees.ep, dtype=held_as)
-    timed, cost = None, None
-    if calibration is not None:
-        timed = load_calibration(calibration)
+    cost = None
+    if timed is not None and calibration is not None:
         _check_calibration(timed.key, config, spec, dtype, layout, device if found is None else None)
-    elif found is None:
-        timed = timed_here(read_environment().home, config, spec, device, dtype)
     if timed is not None:
         source = f"{len(timed.cells)} sizes of step timed for {timed.key.model} on {timed.key.device}"
         if timed.served:

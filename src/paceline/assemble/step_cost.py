@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import paceline
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.config import EngineConfig
@@ -119,6 +121,16 @@ def timed_here(home: Path, config: EngineConfig, spec: ModelSpec, device: Device
         if all(same):
             return found
     return None
+
+
+def as_timed(device: DeviceSpec, timed: Calibration | None) -> DeviceSpec:
+    """This device with the rates it had when its steps were timed, while nothing else ran: knobs that follow from rates
+    (rows, chunk) are then the same at every start, and in a simulation what they are in the engine."""
+    if timed is None:
+        return device
+    return msgspec.structs.replace(
+        device, gflops=timed.gflops, memory_gbps=timed.memory_gbps, source="when steps were timed"
+    )
 
 
 def load_calibration(path: str | Path) -> Calibration:

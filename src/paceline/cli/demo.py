@@ -158,10 +158,12 @@ def serve_it(options: dict[str, Any], report: Path, *, seed: int, rate: float, n
 
 def foretold_lines(climbed: Climbed, report: Path) -> list[str]:
     """The simulation of every point beside its measurement, and the plan for this machine; kept in the report too."""
-    from paceline.cli.demo_predict import foretell, plan_lines, table
+    from paceline.cli.demo_predict import choice, foretell, plan_lines, table
 
+    foretold = list(foretell(climbed.loaded, climbed.result, climbed.calibration))
     lines = [
-        *table(list(foretell(climbed.loaded, climbed.result, climbed.calibration))),
+        *table(foretold),
+        *choice(foretold),
         "(the same scheduler over steps that were taken before the ladder; other types of numbers were not timed)",
         "",
         *plan_lines(climbed.loaded, climbed.result, climbed.calibration, report),

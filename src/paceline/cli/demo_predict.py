@@ -154,6 +154,23 @@ def plan_lines(loaded: Loaded, result: ExperimentResult, calibration: Path, repo
     return [*lines, f"  measured: {measured:.3g} good requests/s at most ({best.name}, {rows} rows)"]
 
 
+def choice(foretold: Sequence[Foretold]) -> list[str]:
+    """A line: which configuration the simulator would have chosen, by goodput summed over the rates, and what
+    share of the best measured goodput that choice gives away (its regret). None for fewer than two configurations."""
+    nodes = list(dict.fromkeys(point.node for point in foretold))
+    if len(nodes) < 2:
+        return []
+
+    def of(node: str, side: str) -> float:
+        values: list[float] = [getattr(point, side)["goodput_rps"] for point in foretold if point.node == node]
+        return sum(value for value in values if not math.isnan(value))
+
+    simulated, measured = (max(nodes, key=lambda node: of(node, side)) for side in ("simulated", "measured"))
+    most = of(measured, "measured")
+    regret = 1.0 - of(simulated, "measured") / most if most > 0 else 0.0
+    return [f"best simulated: {simulated}; best measured: {measured}; goodput regret of the choice {regret:.1%}"]
+
+
 def _apart(foretold: Sequence[Foretold], name: str) -> str:
     off = [
         abs(point.simulated[name] / point.measured[name] - 1)

@@ -103,6 +103,7 @@ def replay_file(path: str | Path, make_cost: Callable[..., CostModel]) -> Replay
 class ServedStep(NamedTuple):
     """One step of an engine that had more to do when it ended."""
 
+    at_s: float  # when it was planned, on the engine's clock
     shape: StepShape
     ms: float  # from its plan to the next one: the device, the loop around it, and whoever shared the machine
     device_ms: float
@@ -125,7 +126,7 @@ def served_steps(path: str | Path, make_cost: Callable[..., CostModel]) -> Itera
                 device_ms, goes_on = event.result.device_ms, scheduler.has_work
             elif isinstance(event, Planned) and plan is not None:
                 if last is not None and goes_on and not plan.is_empty:
-                    yield ServedStep(plan_shape(last[0]), 1e3 * (event.now - last[1]), device_ms)
+                    yield ServedStep(last[1], plan_shape(last[0]), 1e3 * (event.now - last[1]), device_ms)
                 last = None if plan.is_empty else (plan, event.now)
 
 

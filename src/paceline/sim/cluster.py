@@ -6,7 +6,7 @@ leaves, a replica that fails or comes up. It depends on load, seed and prices al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams
 from paceline.contracts.slo import Outcome, Slo
@@ -76,6 +76,16 @@ class Cluster:
                 seen=change.replica,
                 expected=f"0 to {len(self.replicas) - 1}",
             )
+
+    def prime(self, requests: Iterable[PlannedRequest]) -> None:
+        """Before the run: the replicas that the router picks have these prompts cached, as if asked long ago."""
+        for planned in requests:
+            prompt = self._prompts.prompt(planned)
+            request = self._request(planned, prompt, 0.0, num_output=1)
+            ask = Ask(planned.id, prompt.num_tokens, self._cached(request))
+            replica = self.replicas[self._policy.choose(ask, self._ledger.loads).replica]
+            assert replica is not None, "nothing has failed before the run"
+            replica.kv.take_in(replica.kv.keys_for(request), prompt.num_tokens)
 
     # the loop
 

@@ -180,10 +180,16 @@ def make_cluster(
     )
 
 
+def takes_in(replica: ReplicaSpec) -> bool:
+    """Whether KV that was computed elsewhere, or before, can be put into its cache."""
+    groups = replica.layout.groups
+    return replica.prefix_caching and len(groups) == 1 and groups[0].window is None
+
+
 def _check_moves(replica: ReplicaSpec, what: str) -> None:
     """Raise UnsupportedError where KV cannot be carried to a replica."""
     groups = replica.layout.groups
-    if not replica.prefix_caching or len(groups) > 1 or groups[0].window is not None:
+    if not takes_in(replica):
         raise UnsupportedError(
             f"{what} for plain KV caches with a prefix cache",
             seen=f"{len(groups)} KV groups, prefix cache {'on' if replica.prefix_caching else 'off'}",

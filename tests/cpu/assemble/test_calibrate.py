@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.fakes.model_folder import write_model
 from tests.fakes.tiny_models import tiny_executor
 
 from paceline.assemble.calibrate import StepTimer, calibrate, calibrate_core
 from paceline.assemble.core import build_core
-from paceline.assemble.step_cost import load_calibration, timed_here
+from paceline.assemble.step_cost import load_calibration, save_calibration, timed_here
 from paceline.config import Environment, load_config
 from paceline.cost.cells import Limits, cell_plan, filling_plans, grid, held_out
 from paceline.errors import ConfigError
@@ -45,11 +46,22 @@ def test_what_was_timed_is_saved_and_the_next_engine_begins_with_it(tmp_path: Pa
         assert built.cost_key == found.key
         assert timed_here(home, config, built.spec, built.device, built.dtype) == found
         assert str(path) in built.cost_source
+        assert (built.device.gflops, built.device.memory_gbps) == (found.gflops, found.memory_gbps)
         assert built.prior.step_ms(found.cells[0].shape) > 0.0
         again = calibrate_core(built, rounds=3)
         assert [cell.cell for cell in again.cells] == [cell.cell for cell in found.cells]
     finally:
         built.core.close()
+
+
+def test_calibrating_again_looks_at_the_device_and_not_at_the_file(tmp_path: Path) -> None:
+    folder, environment = write_model(tmp_path / "model"), Environment(home=tmp_path / "home")
+    options = {"model": str(folder), "max_num_seqs": 2, "max_num_batched_tokens": 24, "num_threads": 1}
+    found, path = calibrate(load_config(flags=options), rounds=3, environment=environment)
+    save_calibration(path, msgspec.structs.replace(found, gflops=1e-6, memory_gbps=1e-6))
+    again, _ = calibrate(load_config(flags=options), rounds=3, environment=environment)
+    assert again.gflops > 1e-6
+    assert again.memory_gbps > 1e-6
 
 
 def test_a_median_needs_three_rounds(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.fakes.model_folder import write_model
 
@@ -78,6 +79,10 @@ def test_this_machines_own_times_are_found_and_those_of_another_model_refused(
     timed = simulated_engine(config)
     assert timed.cost_source == "1 sizes of step timed for tiny on cpu two cores"
     assert timed.cost.step_ms(decode_shape(3, 100)) == pytest.approx(10.0)
+    busy = msgspec.structs.replace(HERE, gflops=HERE.gflops / 8)  # probed in a bad moment
+    monkeypatch.setattr(sim_engine, "find_device", lambda _: (busy, "float32"))
+    assert simulated_engine(config).replica.settings == timed.replica.settings
+    assert simulated_engine(config, calibration=path).device.gflops == made.gflops
     other = write_model(tmp_path / "other", seed=1)
     with pytest.raises(ConfigError, match="revision"):
         simulated_engine(load_config(None, {"model": str(other)}), calibration=path)

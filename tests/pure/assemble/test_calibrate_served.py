@@ -45,7 +45,7 @@ SHAPES = [decode_shape(rows, context) for rows in (1, 2, 4) for context in (64, 
 
 
 def served(ms_of, times: int = 12) -> list[ServedStep]:
-    return [ServedStep(shape, ms_of(shape), 1.0) for _ in range(times) for shape in SHAPES]
+    return [ServedStep(0.0, shape, ms_of(shape), 1.0) for _ in range(times) for shape in SHAPES]
 
 
 def test_a_machine_that_serves_half_as_fast_costs_twice_as_much_everywhere():

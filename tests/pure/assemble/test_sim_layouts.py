@@ -159,3 +159,13 @@ def test_a_long_prompt_is_divided_over_context_parallel_devices() -> None:
     alone, divided = (p50(simulate(each, prompt), "ttft") for each in (one, four))
     assert alone / 4 < divided < alone / 2.5
     assert four.cost_source.endswith("CP4")
+
+
+@pytest.mark.parametrize(("steps", "first"), [(["salt", "flush"], 0), (["salt", "flush", "prime"], 256)])
+def test_a_cache_that_the_lab_fills_beforehand_is_full_here_too(steps: list[str], first: int) -> None:
+    prefix = {"groups": 1, "tokens": 256}
+    asked = {"arrival": {"kind": "poisson", "rate": 2.0}, "input": 16, "output": 4, "prefix": prefix}
+    found = simulate(
+        engine("llama-3.1-8b"), load_spec({"num_requests": 10, "cache": {"protocol": steps}, "stream": [asked]})
+    )
+    assert [record.cached_tokens for record in found.records] == [first, *[256] * 9]

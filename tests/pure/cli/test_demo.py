@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from paceline.cli.demo_ladder import (
     write_ladder,
 )
 from paceline.cli.demo_load import demo_load
+from paceline.cli.demo_predict import Foretold, choice
 from paceline.cli.demo_report import problems, render, summarise
 from paceline.config import full_table, load_config
 from paceline.contracts.slo import Outcome, Timeline
@@ -130,3 +132,23 @@ def test_the_shared_prompt_is_worth_an_answer_on_any_machine(ttft_s: float, tpot
     size = TargetSize(ttft_s=ttft_s, ttft_tokens=128, tpot_s=tpot_s, parallel=4.0, max_model_len=2048)
     assert shared_tokens(size) == expected
     assert expected + OWN[1] + OUTPUT[1] < BASE["max_model_len"]
+
+
+def foretold(node: str, rate: float, measured: float, simulated: float) -> Foretold:
+    return Foretold(node, rate, {"goodput_rps": measured}, {"goodput_rps": simulated})
+
+
+def test_a_wrong_choice_of_the_simulator_has_its_price() -> None:
+    points = [
+        foretold("base", 1.0, 1.0, 0.9),
+        foretold("base", 2.0, 1.0, 1.5),
+        foretold("prefix", 1.0, 0.9, 1.0),
+        foretold("prefix", 2.0, 1.6, 0.8),
+    ]
+    assert choice(points) == ["best simulated: base; best measured: prefix; goodput regret of the choice 20.0%"]
+
+
+def test_a_right_choice_costs_nothing_and_unknown_points_count_for_nothing() -> None:
+    points = [foretold("base", 1.0, 1.0, math.nan), foretold("prefix", 1.0, 2.0, 1.0)]
+    assert choice(points) == ["best simulated: prefix; best measured: prefix; goodput regret of the choice 0.0%"]
+    assert choice(points[:1]) == []

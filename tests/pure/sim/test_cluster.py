@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.pure.sim.kit import plan_of, replica_spec, run_fleet, stream
+from tests.pure.sim.kit import COST, plan_of, replica_spec, run_fleet, stream
 
 from paceline.contracts.slo import Outcome
 from paceline.errors import ConfigError
+from paceline.lab.workload import primers
 from paceline.router import POLICIES
 from paceline.sim.client import REFUSAL_S
 from paceline.sim.cluster import Ended, Joining, Outage
+from paceline.sim.fleet import make_cluster
 
 LENGTHS = {"kind": "lognormal", "p50": 20, "p99": 80, "max": 100}
 ROOMY = replica_spec(num_blocks=2048)
@@ -68,6 +70,24 @@ def test_a_shared_prefix_is_found_where_the_router_sends_it_again() -> None:
         return sum(e.usage.cached_tokens for e in ended if e.usage is not None)
 
     assert cached("prefix-affinity") > 1.2 * cached("round-robin")
+
+
+@pytest.mark.parametrize("router", ["prefix-affinity", "predicted-seconds"])
+def test_what_was_asked_before_the_run_is_found_by_everybody(router: str) -> None:
+    prefix = {"groups": 6, "tokens": 64}
+    plan = plan_of(num_requests=40, drain_s=1e3, stream=[stream(poisson(0.5), 8, 4, prefix=prefix)])
+    cached = {}
+    for name, before in (("cold", []), ("warm", primers(plan))):
+        ended: list[Ended] = []
+        cluster = make_cluster(ROOMY, COST, plan, on_end=ended.append, num_replicas=3, router=router)
+        cluster.prime(before)
+        cluster.run()
+        cached[name] = [e.usage.cached_tokens for e in ended if e.usage is not None]
+        for replica in filter(None, cluster.replicas):
+            replica.kv.check()
+    assert 0 in cached["cold"]
+    assert min(cached["warm"]) == 64
+    assert len(cached["warm"]) == 40  # what was asked before is no request of the run
 
 
 def test_following_the_longest_prefix_alone_draws_all_to_one_replica() -> None:

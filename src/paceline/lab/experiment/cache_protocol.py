@@ -20,14 +20,12 @@ import msgspec
 
 from paceline.contracts.artefact import RequestRecord, Window
 from paceline.contracts.slo import Outcome
-from paceline.contracts.workload import Endpoint, Faults, PlannedRequest
+from paceline.contracts.workload import Endpoint, PlannedRequest
 from paceline.errors import LabError
 from paceline.lab.load import LoadOptions, Target, run_load
-from paceline.lab.workload import Content, Plan, WorkloadSpec
+from paceline.lab.workload import Content, Plan, WorkloadSpec, primers
 from paceline.lab.workload.reuse import reusable_tokens
 
-PRIME_SEED = 0x5EED  # mixed into a primer's own text, so that only the prefix is shared with the load
-PRIME_SLOTS = 2  # primers in flight at once
 _TIMEOUT_S = 60.0
 _BLOCK_TOKENS = 16  # servers reuse whole blocks: the last part of a shared prefix is computed again
 
@@ -99,28 +97,6 @@ def bearer(target: Target) -> dict[str, str]:
     """Headers that every call to the server carries. Not for artefacts: a key may be among them."""
     key = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     return {**target.headers, **key}
-
-
-def primers(plan: Plan) -> list[PlannedRequest]:
-    """One request for each shared prefix and tenant (a server may keep tenants' caches apart): one token, no faults."""
-    first: dict[tuple[Any, ...], PlannedRequest] = {}
-    for request in plan.requests:
-        if request.prefix_group is not None and request.turn == 0:
-            first.setdefault((request.stream, request.tenant, request.prefix_group), request)
-    return [
-        msgspec.structs.replace(
-            request,
-            id=number,
-            at_s=None,
-            loop_slots=PRIME_SLOTS,
-            session=None,
-            last_turn=True,
-            num_output_tokens=1,
-            content_seed=request.content_seed ^ PRIME_SEED,
-            faults=Faults(),
-        )
-        for number, request in enumerate(first.values())
-    ]
 
 
 def _prime(target: Target, plan: Plan, content: Content, load: LoadOptions) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from paceline.lab.workload.content import Content, EstimateCounter, TokenCounter
 from paceline.lab.workload.matrix import MATRIX, TargetSize, named
 from paceline.lab.workload.parse import load_spec, spec_to_dict
 from paceline.lab.workload.plan import Plan, make_plan, offered_rps, scale
+from paceline.lab.workload.primers import primers
 from paceline.lab.workload.reuse import expected_hit, reusable_tokens
 from paceline.lab.workload.slo import parse_slo, with_slo
 from paceline.lab.workload.spec import Stream, WorkloadSpec
@@ -35,6 +36,7 @@ __all__ = [
     "named",
     "offered_rps",
     "parse_slo",
+    "primers",
     "reusable_tokens",
     "scale",
     "spec_to_dict",

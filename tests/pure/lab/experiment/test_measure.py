@@ -14,12 +14,12 @@ from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import LabError
 from paceline.lab.artefact import is_intact, read_plan, read_run
-from paceline.lab.experiment.cache_protocol import prepare_cache, primers, verify_cache
+from paceline.lab.experiment.cache_protocol import prepare_cache, verify_cache
 from paceline.lab.experiment.counts import Counts
 from paceline.lab.experiment.measure import MeasureOptions, measure
 from paceline.lab.load import LoadOptions, probe
 from paceline.lab.mock import Flavour, Match, MockServer, Reply, Rule, Script, ScriptChunk, Service
-from paceline.lab.workload import Content, WordCounter, load_spec, make_plan, named
+from paceline.lab.workload import Content, WordCounter, load_spec, make_plan, named, primers
 
 QUICK = MeasureOptions(
     load=LoadOptions(num_processes=0), calibrate=False, energy=(), fingerprint={"host": "test"}, counts=Counts()

@@ -1,0 +1,169 @@
+"""SLO mode against the best fixed setting, on this machine: `PYTHONPATH=. python benchmarks/serving/slo_engine.py`.
+
+One sitting. Prices are learnt from a server under load (`benchmarks/sim/learning.py`). For each cell a load near
+saturation and, of the 24 fixed settings of `benchmarks/sim/slo_mode.py`, the best one on one seed are found in virtual
+time with these prices. Then two real servers, that setting and `scheduling_mode=auto` with nothing chosen, get the same
+requests of other seeds in turn (A B, B A, ...), after one load that is not counted. Printed: goodput of both, the ratio
+with its 95 % interval over requests and repeats, whichever is wider, and the simulator's own ratio for the same loads.
+
+    --cells mixed,burst,short-long    `mixed`: chat, long documents and long answers in one queue
+    --repeats 4                       of each cell, other seeds each time          --out DIR    keeps every record
+    --share 0.85                      of the requests are good with a fixed setting: what "near saturation" is
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from benchmarks.sim import slo_mode as virtual
+from benchmarks.sim.learning import LEARN, learn_prices
+
+from paceline.cli.demo_predict import time_steps
+from paceline.engine.settings import SchedulerSettings
+from paceline.lab.artefact import StoredRun
+from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
+from paceline.lab.experiment.edges import Pair, pair_up, ratio_of
+from paceline.lab.experiment.figures import samples_of
+from paceline.lab.experiment.measure import measure
+from paceline.lab.experiment.results import Ratio
+from paceline.lab.load import probe
+from paceline.lab.workload import WorkloadSpec, make_plan, named, offered_rps, scale
+
+CELLS = "mixed,burst,short-long"
+GOALS = {"mixed": 1.15}
+LEAST = 0.95  # lower bound of the ratio, on any cell
+CHUNKS, ROWS, MAX_MODEL_LEN = (64, 256), (4, 8, 24), 2048
+SWEEP_SEED, WARM_SEED, FIRST_SEED = 100, 99, 101
+MARGIN = 0.02
+
+
+def options_of(settings: SchedulerSettings, model: str) -> dict[str, Any]:
+    """Options of `paceline serve` that make these settings."""
+    return {
+        "model": model,
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "prefill_chunk_tokens": settings.prefill_chunk_tokens,
+        "max_waiting_requests": settings.max_waiting_requests,
+        "scheduling_mode": settings.scheduling_mode,
+        "policy": settings.policy,
+        "max_wait_ms": 0.0,
+    }
+
+
+def with_classes(spec: WorkloadSpec) -> WorkloadSpec:
+    """Its requests name their class to the server: what the server schedules by is its own table."""
+    streams = tuple(msgspec.structs.replace(stream, service_class=stream.slo_class) for stream in spec.streams)
+    return msgspec.structs.replace(spec, streams=streams)
+
+
+def class_table(spec: WorkloadSpec) -> str:
+    """The server's side of it, as a tenants file."""
+    lines = []
+    for name, asked in spec.slo.items():
+        given = {"ttft_ms": asked.ttft_s, "tpot_ms": asked.tpot_s, "e2e_ms": asked.e2e_s}
+        lines += [f"[classes.{name}]", "priority = 0"]
+        lines += [f"{key} = {1e3 * seconds:.6g}" for key, seconds in given.items() if seconds is not None]
+    return "\n".join(lines) + "\n"
+
+
+def learn(model: str, out: Path, seed: int) -> virtual.Device:
+    """Prices of this machine while it serves."""
+    options = {"model": model, "max_num_seqs": 8, "max_model_len": MAX_MODEL_LEN, "max_wait_ms": 0.0}
+    timed, journal = time_steps(options, out), out / "server.journal"
+    flags = ("--no-access-log", "--journal", str(journal))
+    with OwnedServer(Launch(argv=paceline_argv(options, flags), url=""), out / "learn.log") as server:
+        server.wait_ready()
+        size = measure_size(asyncio.run(probe(server.url)))
+        loads = [scale(spec) for name in LEARN.split(",") for spec in named(name, size, num_requests=40)]
+        prices = learn_prices(server, timed, journal, loads, seed=seed, out=out)
+    return virtual.Device(prices.calibration.cost(), CHUNKS, ROWS, MAX_MODEL_LEN)
+
+
+def measured(
+    cell: str, spec: WorkloadSpec, arms: Sequence[SchedulerSettings], model: str, repeats: int, out: Path
+) -> Iterator[list[StoredRun]]:
+    """Of each repeat the runs of the arms, in their order; the arms take turns at who is first."""
+    table = out / "classes.toml"
+    table.write_text(class_table(spec))
+    flags = ("--no-access-log", "--tenants", str(table))
+    with ExitStack() as servers:
+        targets = []
+        for at, settings in enumerate(arms):
+            argv = paceline_argv(options_of(settings, model), flags)
+            server = servers.enter_context(OwnedServer(Launch(argv=argv, url=""), out / f"server-{at}.log"))
+            server.wait_ready()
+            targets.append(asyncio.run(probe(server.url)))
+        for target_at, target in enumerate(targets):
+            measure(target, spec, seed=WARM_SEED, out=out / f"warm-{target_at}")
+        for repeat in range(repeats):
+            order = range(len(arms)) if repeat % 2 == 0 else reversed(range(len(arms)))
+            runs = {
+                at: measure(targets[at], spec, seed=FIRST_SEED + repeat, out=out / f"{repeat}-{at}") for at in order
+            }
+            print(f"  {cell}: {repeat + 1} of {repeats}", file=sys.stderr, flush=True)
+            yield [runs[at] for at in range(len(arms))]
+
+
+def ratio(repeats: Sequence[Sequence[StoredRun]]) -> Ratio:
+    """Goodput of the second arm over the first's."""
+    pairs: list[Pair] = []
+    for at, (first, second) in enumerate(repeats):
+        samples = [samples_of(run.info, run.records) for run in (first, second)]
+        pairs.append(pair_up(at, *samples))
+    return ratio_of("goodput_rps", pairs, MARGIN)
+
+
+def one_cell(cell: str, device: virtual.Device, how: argparse.Namespace, out: Path) -> str:
+    size = virtual.size_of(device.cost, virtual.auto(device).settings)
+    spec = virtual.mixed(device) if cell == "mixed" else named(cell, size, num_requests=virtual.NUM_REQUESTS)[0]
+    load = with_classes(virtual.near_saturation(device, spec, how.share))
+    name, best = virtual.best_fixed(device, load, SWEEP_SEED)
+    arms = [best.settings, virtual.auto(device).settings]
+    seeds = range(FIRST_SEED, FIRST_SEED + how.repeats)
+    plans, slos = [make_plan(load, seed=seed) for seed in seeds], virtual.targets(load)
+    foretold = [
+        sum(virtual.run(arm, device.cost, plan, slos)[0] for plan in plans) for arm in (best, virtual.auto(device))
+    ]
+    out.mkdir(parents=True)
+    found = ratio(list(measured(cell, load, arms, how.model, how.repeats, out)))
+    lo, hi = found.ratio.lo, found.ratio.hi
+    bounds = "unknown" if lo is None or hi is None else f"[{lo:.3f}, {hi:.3f}]"
+    goal = f"goal {GOALS[cell]}" if cell in GOALS else f"lower bound {LEAST}"
+    return (
+        f"{cell:<12} {offered_rps(load):>6.2f} {found.parent or 0:>8.3f} {found.child or 0:>8.3f} "
+        f"{found.ratio.value or 0:>7.3f} {bounds:>16} {foretold[1] / max(1, foretold[0]):>10.3f}   {name} ({goal})"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--cells", default=CELLS)
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--share", type=float, default=0.85)
+    parser.add_argument("--out", type=Path)
+    how = parser.parse_args()
+    out = how.out or Path(tempfile.mkdtemp(prefix="slo-engine-"))
+    out.mkdir(parents=True, exist_ok=True)
+    device = learn(how.model, out, seed=1)
+    print(
+        f"{'cell':<12} {'req/s':>6} {'fixed':>8} {'auto':>8} {'ratio':>7} {'95 %':>16} {'simulated':>10}   best fixed"
+    )
+    for cell in how.cells.split(","):
+        print(one_cell(cell, device, how, out / cell), flush=True)
+    print(f"load average {os.getloadavg()[0]:.1f}; records in {out}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
