@@ -4,15 +4,17 @@ A prompt's blocks behind the device's own hit lie in tiers, the first so many in
 first n of them takes until the slowest of their transfers is there; it saves the prefill of their tokens. The n with
 the greatest gain is taken, and none where no n gains:
 
-    gain(n) = prefill(from the hit) - prefill(from n blocks behind it)
-              - max over tiers(wait for the link + latency + bytes / rate), less what is left of the running step
+    saves(n) = prefill(from the hit) - prefill(from n blocks behind it)
+    takes(n) = max over tiers(wait for the link + latency + bytes / rate), less what is left of the running step
+    gain(n)  = saves(n) (1 + rows that run) - takes(n)
 
-Within one tier the cost is a straight line in n, and what is saved grows faster and faster with n, since later tokens
-see more: so the best n is at an end, and only those where the next tier begins are looked at.
+A transfer delays the request that wants it, and others by the wait for the link, which they are told of. Prefill also
+delays every row that runs: its tokens come in steps that hold the prompt, it stays longer, and so does its KV. So where
+nothing runs a restore must be faster than its prefill; where much does, it may be slower. Both are sums of delays of
+single requests; what a delay is worth to whom (a first token, a later one) is not weighed.
 
-Pure: no clock, no state; prices and times are passed in. What it weighs is one request's time, as if no other prompt
-waited. Where prompts queue, a transfer hides behind the queue, and computing delays those who stand in it: a restore
-that is slower than its prefill may then still pay, and is not taken.
+Within one tier takes(n) is a straight line, and saves(n) grows faster and faster, since later tokens see more: so the
+best n is at an end, and only those where the next tier begins are looked at. Pure: prices and times are passed in.
 """
 
 from __future__ import annotations
@@ -44,10 +46,15 @@ NOTHING = Choice(0, 0.0, 0.0)
 
 
 def choose(
-    offers: Sequence[Offer], saved_ms: Callable[[int], float], policy: RestorePolicy, *, hidden_ms: float = 0.0
+    offers: Sequence[Offer],
+    saved_ms: Callable[[int], float],
+    policy: RestorePolicy,
+    *,
+    num_running: int = 0,
+    hidden_ms: float = 0.0,
 ) -> Choice:
     """One of `offers`, which grow, or none; of equal gains the smaller. `saved_ms(n)`: prefill of the first n blocks.
-    `hidden_ms`: the request could not begin before that anyway."""
+    `num_running`: rows that computing would delay. `hidden_ms`: the device could not begin before that anyway."""
     if not offers or policy == "never":
         return NOTHING
     if policy == "always":
@@ -56,7 +63,7 @@ def choose(
     best, most_gained = NOTHING, 0.0
     for offer in offers:
         saved = saved_ms(offer.num_blocks)
-        gained = saved - max(0.0, offer.ms - hidden_ms)
+        gained = saved * (1 + num_running) - max(0.0, offer.ms - hidden_ms)
         if gained > most_gained:
             best, most_gained = Choice(offer.num_blocks, offer.ms, saved), gained
     return best

@@ -141,7 +141,11 @@ class TieredReplica(Replica):
             whole_ms = whole_ms or self._prefill_ms(begin, num_prompt)
             return whole_ms - self._prefill_ms(begin + num_blocks, num_prompt)
 
-        return Found(begin, sources, choose(offers, saved_ms, self._policy, hidden_ms=hidden_ms))
+        return Found(
+            begin,
+            sources,
+            choose(offers, saved_ms, self._policy, num_running=self.scheduler.num_running, hidden_ms=hidden_ms),
+        )
 
     def _prefill_ms(self, num_blocks: int, num_prompt: int) -> float:
         return prefill_ms(self._cost, num_blocks * self._block_size, num_prompt, self._chunk_tokens)
