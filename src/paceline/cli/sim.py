@@ -12,6 +12,7 @@ import typer
 from paceline.cli.bench import command_of
 from paceline.cli.errors import clean_errors
 from paceline.cli.fleet import acceptance_of
+from paceline.cli.lint import keep_findings
 
 if TYPE_CHECKING:
     from paceline.assemble.sim import Joining, Outage, ScalingPolicy, Simulated, SimulatedEngine, Split
@@ -259,6 +260,8 @@ def _conclude(simulated: Simulated, out: Path | None, took_s: float, source: str
     )
     if out is not None:
         print(f"records: {out} (`paceline report {out}` makes the page)")
+        for line in keep_findings([out]):
+            print(line)
 
 
 def _print_budget(longest_s: float, failed_s: float | None) -> None:

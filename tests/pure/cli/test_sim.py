@@ -33,6 +33,8 @@ def test_a_simulation_prints_what_a_measurement_prints_and_leaves_its_artefact(t
     assert run.info.config["max_num_seqs"] == 16
     assert run.info.fingerprint["simulation"]["replicas"] == 2
     assert "paceline sim" in run.info.fingerprint["command"]
+    assert run.info.fingerprint["simulation"]["card"]["link"] == "NVLink"
+    assert (out / "lint.json").is_file()
     assert len(run.records) == len(read_plan(out)) > 30
     assert not [c for c in run.metrics.cautions if c.invalidates]
     again, _ = sim("--out", str(out))

@@ -188,19 +188,20 @@ def _meets(fit: _Line | None, target_s: float, tail_s: float, most: float) -> in
 
 def mean_rows(requests: Sequence[Timed]) -> list[float]:
     """For each request, how many sequences decoded during its own decode, itself included; 1 where that is not known.
-    Those of another replica are not beside it.
+    Those of another replica are not beside it."""
+    by_replica: dict[int | None, list[int]] = {}
+    for i, r in enumerate(requests):
+        by_replica.setdefault(r.replica, []).append(i)
+    found = [1.0] * len(requests)
+    for own in by_replica.values():
+        for i, mean in zip(own, _mean_rows([requests[i] for i in own]), strict=True):
+            found[i] = mean
+    return found
 
-    With F the number of first tokens and L that of last tokens seen up to t, F - L decode at t; its integral over the
-    request's decode, divided by how long that was, is the mean.
-    """
-    replicas = dict.fromkeys(r.replica for r in requests)
-    if len(replicas) > 1:
-        found = [1.0] * len(requests)
-        for replica in replicas:
-            own = [i for i, r in enumerate(requests) if r.replica == replica]
-            for i, mean in zip(own, mean_rows([requests[i] for i in own]), strict=True):
-                found[i] = mean
-        return found
+
+def _mean_rows(requests: Sequence[Timed]) -> list[float]:
+    """Of one replica. With F the number of first tokens and L that of last tokens seen up to t, F - L decode at t; its
+    integral over the request's decode, divided by how long that was, is the mean."""
     begin = np.asarray([math.nan if r.first_s is None else r.first_s for r in requests], dtype=np.float64)
     end = np.asarray([math.nan if r.last_s is None else r.last_s for r in requests], dtype=np.float64)
     known = end > begin  # nan: no

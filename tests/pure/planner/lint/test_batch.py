@@ -62,8 +62,10 @@ def test_tokens_that_are_late_for_another_reason_are_not_the_batch_s():
 
 
 def test_mean_rows_is_the_overlap_over_the_length():
-    def timed(first, last):
-        return Timed(id=0, slo_class="c", in_window=True, ok=True, first_s=first, last_s=last)
+    def timed(first, last, replica=None):
+        return Timed(id=0, slo_class="c", in_window=True, ok=True, first_s=first, last_s=last, replica=replica)
 
     rows = mean_rows([timed(0.0, 4.0), timed(1.0, 3.0), timed(3.0, 5.0), timed(None, None), timed(2.0, 2.0)])
     assert rows == pytest.approx([1 + 2 / 4 + 1 / 4, 2.0, 1.5, 1.0, 1.0])
+    apart = mean_rows([timed(0.0, 4.0, 0), timed(1.0, 3.0, 1), timed(3.0, 5.0, 0)])
+    assert apart == pytest.approx([1 + 1 / 4, 1.0, 1.5])
