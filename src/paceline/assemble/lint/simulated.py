@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline import hub
-from paceline.assemble.files import find_files
 from paceline.assemble.lint.fleet import Work, device_facts, layouts_of
 from paceline.assemble.lint.prices import divided_prices, prices_of
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.assemble.sim_engine import rank_of
-from paceline.config import load_config, read_environment
+from paceline.config import read_environment
 from paceline.contracts.artefact import RunInfo, Window
 from paceline.contracts.kv import KVFormat, kv_format
 from paceline.contracts.specs import ModelSpec
@@ -154,10 +153,10 @@ def _count(events: Sequence[float], at: NDArray[np.float64]) -> NDArray[np.int64
 
 
 def _model(name: str) -> ModelSpec | None:
-    """A card's sizes, or those of files that are here."""
+    """A card's sizes, or those of files that are here; nothing is fetched."""
     if name in CARDS:
         return CARDS[name].spec
     try:
-        return hub.describe(find_files(load_config(None, {"model": name}), read_environment()))
+        return hub.describe(hub.resolve(name, read_environment().home, download=False, weights=False))
     except PacelineError:
         return None

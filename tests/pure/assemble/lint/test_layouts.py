@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from tests.pure.assemble.lint.kit import Case, numbers
 
-from paceline.assemble.lint import Serving, serving_of
+from paceline.assemble.lint import Serving, lint_folder, serving_of
 from paceline.contracts.lint import Severity
 from paceline.cost.prior import Degrees
 from paceline.errors import ConfigError, UnsupportedError
+from paceline.lab.artefact import write_run
 from paceline.planner.lint import Facts, FleetFacts, LayoutFacts, lint
 
 SETTINGS = {"model": "llama-3.1-8b", "max_model_len": 4096, "max_num_seqs": 64}
@@ -102,3 +103,13 @@ def test_what_a_fleet_cannot_be_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises((ConfigError, UnsupportedError), match=words):
             replace(case(tmp_path, "l4"), serving=serving).predicted("PL101")
+
+
+def test_a_run_of_a_model_that_is_not_known_here_is_left_out(tmp_path: Path) -> None:
+    """Nothing is fetched to look at a run, and no price is made up."""
+    run = case(tmp_path, "l40s", tp=2).simulated()
+    run.info.target.model = "somebody/elses-model"
+    write_run(tmp_path / "run", run.info, run.records)
+    (result,) = lint_folder(tmp_path / "run")
+    assert "what its model and devices are" in result.skipped["PL104"]
+    assert "PL207" in result.judged
