@@ -76,7 +76,7 @@ class Applier:
             self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), result.grammar_ends.get(row, 0), now)
         life.step_done(flight.step, now)
 
-    def apply_unwritten(self, flight: Flight, now: float, *, tell: bool) -> None:
+    def apply_unwritten(self, flight: Flight, now: float, tell: bool) -> None:
         """The same for rows whose answers are known beforehand, of a plan that was not written."""
         life = self._life
         life.applied_step = flight.step
@@ -94,7 +94,7 @@ class Applier:
             state.pending -= 1
             looks = tell or not state.output_tokens or computed + 1 >= state.limit or state.stop_ids
             if looks or count > 1 or computed >= state.kv.next_commit:
-                self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell=tell)
+                self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell)
             else:  # what that does where there is nothing to look at, `Lifecycle.count` without a call
                 state.known += 1
                 state.output_tokens += 1
@@ -111,7 +111,7 @@ class Applier:
         state.wasted_tokens += count
         self._life.wasted_tokens += count
 
-    def one_token(self, state: RequestState, token: int, count: int, now: float, *, tell: bool = True) -> None:
+    def one_token(self, state: RequestState, token: int, count: int, now: float, tell: bool = True) -> None:
         """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar. `tell` False: nobody wants to
         hear of it unless it is the request's first or last."""
         if state.answer is None:

@@ -31,27 +31,26 @@ class CountedPool(BlockPool[Label]):
     def num_limbo(self) -> int:
         return sum(self._pinned.values())
 
-    def allocate(self, count: int, *, promised: int = 0) -> list[int]:
+    def allocate(self, count: int, promised: int = 0) -> list[int]:
         """`count` blocks are taken, `promised` of them out of the promise. No names: the list is empty."""
-        assert 0 <= promised <= min(count, self.reserved)
-        assert count - promised <= max(0, self.available)
-        self.reserved -= promised
-        self._num_unused -= count
-        self.version += 1
+        self._take(count, promised)
         return []
 
-    def give_back(self, count: int, *, pin: Pin | None = None) -> None:
+    def give_back(self, count: int, pin: Pin | None = None) -> None:
         """`count` held blocks are free, or wait in limbo until `unpin(pin)`."""
-        assert 0 <= count <= self.num_held, "more is given back than was taken"
+        assert 0 <= count <= self.num_blocks - self._num_unused, "more is given back than was taken"
         self.version += 1
         if pin is None:
             self._num_unused += count
+            self.available += count
         else:
             self._pinned[pin] = self._pinned.get(pin, 0) + count
 
     def unpin(self, pin: Pin) -> None:
         if self._pinned:
-            self._num_unused += self._pinned.pop(pin, 0)
+            count = self._pinned.pop(pin, 0)
+            self._num_unused += count
+            self.available += count
             self.version += 1
 
     def ref(self, block: int) -> None:
@@ -70,4 +69,5 @@ class CountedPool(BlockPool[Label]):
         assert 0 <= self.num_free <= self.num_blocks
         assert self.num_held >= 0
         assert self.reserved >= 0
+        assert self.available == self._num_unused - self.reserved
         assert self.available >= 0, "more is promised than there is"

@@ -31,6 +31,7 @@ class BlockPool(Generic[Label]):
     def __init__(self, num_blocks: int, on_evict: Callable[[Label], None]) -> None:
         assert num_blocks >= 1
         self.num_blocks = num_blocks
+        self.available = num_blocks  # blocks that may be taken or promised now: unused - reserved - claims
         self.reserved = 0
         self.num_evictions = 0
         self.version = 0  # moves with every change that could make a quote wrong
@@ -65,11 +66,6 @@ class BlockPool(Generic[Label]):
     def num_limbo(self) -> int:
         return len(self._limbo)
 
-    @property
-    def available(self) -> int:
-        """Blocks that may be taken or promised now."""
-        return self._num_unused - self.reserved - self._claims
-
     def refs(self, block: int) -> int:
         return self._refs[block] if block < len(self._refs) else 0
 
@@ -85,16 +81,12 @@ class BlockPool(Generic[Label]):
 
     # taking and dropping
 
-    def allocate(self, count: int, *, promised: int = 0) -> list[int]:
+    def allocate(self, count: int, promised: int = 0) -> list[int]:
         """`count` blocks with one reference each, `promised` of them out of the promise.
 
         The caller has made sure that `count - promised <= available`.
         """
-        assert 0 <= promised <= min(count, self.reserved)
-        assert count - promised <= max(0, self.available)
-        self.reserved -= promised
-        self._num_unused -= count
-        self.version += 1
+        self._take(count, promised)
         refs, returned = self._refs, self._returned
         if count <= len(returned):
             blocks = returned[: -count - 1 : -1]
@@ -120,6 +112,15 @@ class BlockPool(Generic[Label]):
             refs[block] = 1
         return blocks
 
+    def _take(self, count: int, promised: int) -> None:
+        """So many of the unused blocks are not unused any more."""
+        assert 0 <= promised <= self.reserved
+        assert 0 <= count - promised <= self.available or count == promised
+        self.available -= count - promised
+        self.reserved -= promised
+        self._num_unused -= count
+        self.version += 1
+
     def ref(self, block: int) -> None:
         """One more holder. The block is cached, held or in limbo."""
         self.version += 1
@@ -127,12 +128,13 @@ class BlockPool(Generic[Label]):
         self._refs[block] = refs + 1
         if refs:
             if block in self._backers:
-                self._claims += 1
+                self._claim(1)
         elif block in self._limbo:
             self._limbo.remove(block)
         else:
             del self._cached[block]
             self._num_unused -= 1
+            self.available -= 1
 
     def deref(self, block: int, *, pin: Pin | None = None) -> None:
         """One holder less. The last one leaves the block cached (labelled), free, or in limbo (pinned).
@@ -146,10 +148,10 @@ class BlockPool(Generic[Label]):
             self._pins.setdefault(pin, []).append(block)
             self._pin_counts[block] = self._pin_counts.get(block, 0) + 1
             if block in self._backers:
-                self._claims += 1
+                self._claim(1)
         if refs:
             if block in self._backers:
-                self._claims -= 1
+                self._claim(-1)
             return
         assert block not in self._backers
         if block in self._pin_counts:
@@ -172,6 +174,7 @@ class BlockPool(Generic[Label]):
                 last.append(block)
             assert left >= 0, "dropped more often than taken"
         self._num_unused += len(last)
+        self.available += len(last)
         if not labels:
             returned += last
             return
@@ -183,6 +186,7 @@ class BlockPool(Generic[Label]):
 
     def _settle(self, block: int) -> None:
         self._num_unused += 1
+        self.available += 1
         if block in self._labels:
             self._cached[block] = None
         else:
@@ -191,12 +195,14 @@ class BlockPool(Generic[Label]):
     # promises
 
     def promise(self, count: int) -> None:
-        assert 0 <= count <= max(0, self.available)
+        assert 0 <= count <= self.available or not count
+        self.available -= count
         self.reserved += count
         self.version += 1
 
     def unpromise(self, count: int) -> None:
         assert 0 <= count <= self.reserved
+        self.available += count
         self.reserved -= count
         self.version += 1
 
@@ -216,9 +222,13 @@ class BlockPool(Generic[Label]):
         if self._backers.get(block) != backer:
             return False
         del self._backers[block]
-        self._claims -= self._refs[block] - 1 + self._pin_counts.get(block, 0)
+        self._claim(1 - self._refs[block] - self._pin_counts.get(block, 0))
         self.version += 1
         return True
+
+    def _claim(self, count: int) -> None:
+        self._claims += count
+        self.available -= count
 
     def backers(self) -> Iterable[tuple[int, int]]:
         """(block, backer) pairs, for audits."""
@@ -248,7 +258,7 @@ class BlockPool(Generic[Label]):
         for block in self._pins.pop(pin, ()):
             self.version += 1
             if block in self._backers:
-                self._claims -= 1
+                self._claim(-1)
             counts[block] -= 1
             if not counts[block]:
                 del counts[block]
@@ -276,4 +286,5 @@ class BlockPool(Generic[Label]):
         assert all(self._refs[block] for block in self._backers)
         assert self._claims == sum(self._refs[b] - 1 + self._pin_counts.get(b, 0) for b in self._backers)
         assert self.reserved >= 0
+        assert self.available == self._num_unused - self.reserved - self._claims
         assert self.available >= 0, "more is promised than there is"

@@ -51,8 +51,12 @@ class DecodeRun(msgspec.Struct, frozen=True):
     """Steps that only decode. The last of them may end requests; none before it does."""
 
     num_steps: int  # at least 1
-    rows: tuple[int, ...]  # in the order of a plan
+    states: list[RequestState]  # whose rows they are, in the order of a plan
     shape: StepShape  # of the first; each later one has one token of context more per row
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple([state.row for state in self.states])
 
 
 class Horizon:
@@ -69,14 +73,17 @@ class Horizon:
 
     def look(self) -> DecodeRun | None:
         """The run that begins at this step boundary. None: the next plan does, or may do, something else."""
-        running = self._life.running
-        if not running or not self._builder.only_decodes:
+        life, builder = self._life, self._builder
+        if not life.running or not builder.only_decodes:
             return None
-        steps = self._waiting_steps()
-        if steps < 1 or self._builder.may_leave_out(running.values()):
+        steps = self._waiting_steps() if life.queue.num_requests else NO_END
+        if steps < 1:
+            return None
+        states = list(life.running.values())
+        if builder.slack is not None and builder.may_leave_out(states):
             return None
         context = 0
-        for state in running.values():
+        for state in states:
             planned = state.planned
             if state.known - planned != 1 or state.pending or state.answer is None:
                 return None
@@ -84,20 +91,16 @@ class Horizon:
             if left < steps:
                 steps = left
             context += planned
-        num_rows = len(running)
-        available = self._life.kv.num_available
-        if num_rows * (steps // self._block_size + 2) * self._num_groups > available:
-            steps = self._steps_with_blocks(steps, available)
+        num_rows = len(states)
+        if not life.kv.has(num_rows * (steps // self._block_size + 2) * self._num_groups):
+            steps = self._steps_with_blocks(steps, life.kv.num_available)
         if steps < 1:
             return None
-        rows = tuple([state.row for state in running.values()])
-        return DecodeRun(steps, rows, decoding_shape(num_rows, context))
+        return DecodeRun(steps, states, decoding_shape(num_rows, context))
 
     def _waiting_steps(self) -> int:
         """Steps for which those who wait keep waiting for the reason that is on record; 0: ask the planner."""
         queue = self._life.queue
-        if not queue.num_requests:
-            return NO_END
         head = queue.peek()
         if head is None or queue.num_parked:
             return 0
@@ -120,13 +123,12 @@ class Horizon:
                 num += -(-beyond // size)
         return num * self._num_groups
 
-    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, *, tell: bool = True) -> None:
+    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, tell: bool = True) -> None:
         """The first `num` steps of a run are planned and applied. `tell` False: only those hand out an output that have
         their first token, or their last."""
-        life, applier = self._life, self._applier
-        states = list(life.running.values())
+        life, applier, states = self._life, self._applier, run.states
         assert 1 <= num <= run.num_steps
-        assert len(states) == len(run.rows)
+        assert len(states) == len(life.running), "rows came or went during a run"
         life.step += num
         last_step = life.applied_step = life.step - 1
         life.computed_tokens += num * len(states)
@@ -154,15 +156,16 @@ class Horizon:
             publishes = computed >= kv.next_commit
             if publishes and num > 1 and computed > kv.next_commit:
                 publishers.append(index)
-            if tell or (at_end and computed + 1 >= state.limit) or not state.output_tokens or state.stop_ids:
+            told = state.output_tokens
+            if tell or not told or (at_end and computed + 1 >= state.limit) or state.stop_ids:
                 looked_at.append((state, True))
                 if num > 1:
                     self._take_in(state, num - 1, times, chunks, tell)
                 continue
             if publishes:
                 looked_at.append((state, False))
-            state.known += num
-            state.output_tokens += num
+            state.known = computed + 1
+            state.output_tokens = told + num
             num_quiet += num
             if chunks is None:
                 state.unlisted += num
@@ -177,7 +180,7 @@ class Horizon:
         for state, ends in looked_at:
             if ends:
                 assert state.answer is not None
-                applier.one_token(state, state.answer[state.known - state.num_prompt], 1, now, tell=tell)
+                applier.one_token(state, state.answer[state.known - state.num_prompt], 1, now, tell)
             else:
                 applier.commit(state, now)
         life.step_done(last_step, now)
@@ -258,7 +261,8 @@ class Horizon:
             begin, at = at, at + (num - step) // size + 1
             for now in ends[begin:at]:
                 seconds += held * (now - since)
-                held, since = held + 1, now
+                held += 1
+                since = now
             state.kv_blocks, state.kv_since, state.kv_block_seconds = held, since, seconds
             state.capacity = held * size
             grown.append((state.kv, held))

@@ -132,7 +132,7 @@ class Lifecycle:
     def _leave(self, state: RequestState, now: float) -> None:
         assert state.kv is not None
         in_flight = state.last_step if state.last_step > self.applied_step else None
-        self.kv.release(state.kv, in_flight_step=in_flight)
+        self.kv.release(state.kv, in_flight)
         state.limbo_step = NO_STEP if in_flight is None else in_flight
         self.releases.append(state.row)
         heappush(self.free_rows, state.row)

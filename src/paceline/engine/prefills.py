@@ -195,7 +195,7 @@ class Prefills:
             return 0
         if for_share is not None:
             missing = self._missing(quote)
-            if missing > 0 or (kv := self._kv.reserve(quote, now=now)) is None:
+            if missing > 0 or (kv := self._kv.reserve(quote)) is None:
                 self._block(head, missing, now)  # a row alone would not help it, so nobody loses one
                 return 0
             # out of the order first: the victim's place in it may be before the head's
@@ -365,7 +365,7 @@ class Prefills:
                 sibling = None
             quote = self._quote(state, sibling)  # hits may have changed hands
             missing = self._missing(quote)
-        if missing > 0 or (reserved := kv.reserve(quote, now=now)) is None:
+        if missing > 0 or (reserved := kv.reserve(quote)) is None:
             self._block(state, missing, now)
             return None
         return reserved

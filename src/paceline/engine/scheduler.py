@@ -75,7 +75,7 @@ class Scheduler:
 
     # intake
 
-    def add(self, request: Request, now: float, *, answer: Sequence[int] | None = None) -> None:
+    def add(self, request: Request, now: float, answer: Sequence[int] | None = None) -> None:
         """Take a request in. Raises RequestError (it is wrong), QueueFullError (there is no place) or TooLateError (it
         would be late, and asks to be refused then); nothing changes then. `answer`: its output by position, prior
         output included, where that is known beforehand; only for requests whose tokens are drawn one by one."""
@@ -124,6 +124,11 @@ class Scheduler:
         """End a request, in whatever phase it is; unknown and finished ones are ignored."""
         state = self._life.open.get(request_id)
         if state is not None:
+            self._life.finish(state, FinishReason.ABORT, Reason.ABORTED, now)
+
+    def abort_all(self, now: float) -> None:
+        """End all requests, oldest first."""
+        for state in list(self._life.open.values()):
             self._life.finish(state, FinishReason.ABORT, Reason.ABORTED, now)
 
     def expire(self, now: float) -> None:
@@ -180,20 +185,20 @@ class Scheduler:
         if result.device_ms > 0.0:
             self._cost.observe(flight.shape, result.device_ms)
 
-    def apply_unwritten(self, now: float, *, tell: bool = True) -> None:
+    def apply_unwritten(self, now: float, tell: bool = True) -> None:
         """Take in the unwritten plan in flight. The cost model does not learn from it. `tell` False: outputs are of
         first tokens and ends only."""
-        self._applier.apply_unwritten(self._flights.popleft(), now, tell=tell)
+        self._applier.apply_unwritten(self._flights.popleft(), now, tell)
 
     def horizon(self) -> DecodeRun | None:
         """The run of decode steps that the next plans make up, as far as nothing comes from outside; None: plan as
         always. Only between steps, and never with several plans in flight. See `engine.horizon`."""
         return self._horizon.look() if self._caps.max_in_flight == 1 and not self._flights else None
 
-    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, *, tell: bool = True) -> None:
+    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, tell: bool = True) -> None:
         """Plan and apply the first `num` steps of a run at once. The cost model does not learn from them. `tell` False:
         outputs are of first tokens and ends only."""
-        self._horizon.apply_repeated(run, num, times, tell=tell)
+        self._horizon.apply_repeated(run, num, times, tell)
 
     def outputs(self) -> list[RequestOutput]:
         """What became final since the last call, in order."""
@@ -206,7 +211,7 @@ class Scheduler:
     def wake_time(self) -> float | None:
         """Earliest time at which an empty plan could become something else; None: only through a result or a call."""
         held_until = self._builder.prefills.hold_until
-        due = self._deadlines.next_time() if self._deadlines else None
+        due = self._deadlines.next_time()
         if held_until is None or due is None:
             return due if held_until is None else held_until
         return min(held_until, due)
