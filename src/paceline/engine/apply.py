@@ -16,6 +16,8 @@ from paceline.engine.request_state import RequestState
 
 
 class Applier:
+    __slots__ = ("_life",)
+
     def __init__(self, life: Lifecycle) -> None:
         self._life = life
 
@@ -80,7 +82,7 @@ class Applier:
         """The same for rows whose answers are known beforehand, of a plan that was not written."""
         life = self._life
         life.applied_step = flight.step
-        token_times, num_quiet = life.token_times, 0
+        token_times, num_quiet, named = life.token_times, 0, life.kv.names_blocks
         columns = zip(flight.states, flight.epochs, flight.counts, flight.samples, strict=True)
         for state, epoch, count, sample in columns:
             if state.epoch != epoch:
@@ -89,15 +91,15 @@ class Applier:
             if not sample:
                 self.commit(state, now)
                 continue
-            assert state.answer is not None, "only a written plan can say what to draw"
-            assert state.kv is not None
             state.pending -= 1
-            looks = tell or not state.output_tokens or computed + 1 >= state.limit or state.stop_ids
-            if looks or count > 1 or computed >= state.kv.next_commit:
+            told = state.output_tokens
+            looks = tell or not told or computed + 1 >= state.limit or state.stop_ids or count > 1
+            if looks or (named and state.kv is not None and computed >= state.kv.next_commit):
+                assert state.answer is not None, "only a written plan can say what to draw"
                 self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell)
             else:  # what that does where there is nothing to look at, `Lifecycle.count` without a call
                 state.known += 1
-                state.output_tokens += 1
+                state.output_tokens = told + 1
                 num_quiet += 1
                 if token_times:
                     state.timeline.chunks.append((now, 1))

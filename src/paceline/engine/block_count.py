@@ -15,6 +15,8 @@ from paceline.engine.block_pool import BlockPool, Label, Pin
 class CountedPool(BlockPool[Label]):
     """Blocks are given back by number (`give_back`); what needs a name, a reference or a label, is not there."""
 
+    __slots__ = ("_pinned",)
+
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks, lambda _: None)
         self._pinned: dict[Pin, int] = {}  # blocks in limbo, by what they wait for

@@ -28,6 +28,26 @@ Pin: TypeAlias = int | str
 class BlockPool(Generic[Label]):
     """Block ids 1 to `num_blocks`. `on_evict(label)` tells the owner of labels that a cached block was taken."""
 
+    __slots__ = (
+        "_backers",
+        "_cached",
+        "_claims",
+        "_labels",
+        "_limbo",
+        "_next_fresh",
+        "_num_unused",
+        "_on_evict",
+        "_pin_counts",
+        "_pins",
+        "_refs",
+        "_returned",
+        "available",
+        "num_blocks",
+        "num_evictions",
+        "reserved",
+        "version",
+    )
+
     def __init__(self, num_blocks: int, on_evict: Callable[[Label], None]) -> None:
         assert num_blocks >= 1
         self.num_blocks = num_blocks
@@ -114,10 +134,13 @@ class BlockPool(Generic[Label]):
 
     def _take(self, count: int, promised: int) -> None:
         """So many of the unused blocks are not unused any more."""
-        assert 0 <= promised <= self.reserved
-        assert 0 <= count - promised <= self.available or count == promised
-        self.available -= count - promised
-        self.reserved -= promised
+        beyond = count - promised
+        if beyond:
+            assert 0 < beyond <= self.available
+            self.available -= beyond
+        if promised:
+            assert 0 < promised <= self.reserved
+            self.reserved -= promised
         self._num_unused -= count
         self.version += 1
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -27,7 +28,6 @@ from paceline.engine.apply import Applier
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.prefills import NO_END
 from paceline.engine.request_state import RequestState
-from paceline.engine.sequence_kv import SequenceKV
 
 if TYPE_CHECKING:
     from paceline.engine.plan_builder import PlanBuilder
@@ -62,6 +62,8 @@ class DecodeRun(msgspec.Struct, frozen=True):
 class Horizon:
     """Looks ahead over the parts of one scheduler; `Scheduler` delegates to it."""
 
+    __slots__ = ("_applier", "_block_size", "_builder", "_life", "_num_groups", "_sliding")
+
     def __init__(self, builder: PlanBuilder, applier: Applier, life: Lifecycle) -> None:
         self._builder = builder
         self._applier = applier
@@ -85,7 +87,7 @@ class Horizon:
         context = 0
         for state in states:
             planned = state.planned
-            if state.known - planned != 1 or state.pending or state.answer is None:
+            if state.known - planned != 1 or state.answer is None:  # nothing is pending between steps
                 return None
             left = state.limit - planned - 1
             if left < steps:
@@ -126,7 +128,7 @@ class Horizon:
     def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, tell: bool = True) -> None:
         """The first `num` steps of a run are planned and applied. `tell` False: only those hand out an output that have
         their first token, or their last."""
-        life, applier, states = self._life, self._applier, run.states
+        life, applier, states, named = self._life, self._applier, run.states, self._life.kv.names_blocks
         assert 1 <= num <= run.num_steps
         assert len(states) == len(life.running), "rows came or went during a run"
         life.step += num
@@ -141,9 +143,8 @@ class Horizon:
         looked_at: list[tuple[RequestState, bool]] = []  # and whether its last token is taken in by itself
         at_end = num == run.num_steps  # only its last step can end somebody
         num_quiet = 0  # tokens that nobody is told of
+        publishes = False
         for index, state in enumerate(states):
-            kv = state.kv
-            assert kv is not None
             begin = state.computed
             # `last_step` stays behind: nothing of these steps is in flight any more
             state.planned = state.computed = computed = begin + num
@@ -153,9 +154,12 @@ class Horizon:
                 life.wasted_tokens += again
             if computed > state.capacity:
                 grows.append((state.capacity - begin + 1, index))
-            publishes = computed >= kv.next_commit
-            if publishes and num > 1 and computed > kv.next_commit:
-                publishers.append(index)
+            if named:  # else there is nothing to publish
+                assert state.kv is not None
+                next_commit = state.kv.next_commit
+                publishes = computed >= next_commit
+                if num > 1 and computed > next_commit:
+                    publishers.append(index)
             told = state.output_tokens
             if tell or not told or (at_end and computed + 1 >= state.limit) or state.stop_ids:
                 looked_at.append((state, True))
@@ -173,7 +177,7 @@ class Horizon:
             else:
                 state.timeline.chunks += chunks
         life.output_tokens += num_quiet
-        if grows and not life.kv.names_blocks:
+        if grows and not named:
             self._blocks_by_count(states, grows, num, times)
         elif (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
             self._blocks_in_order(states, grows, publishers, num, times)
@@ -251,22 +255,21 @@ class Horizon:
         steps: list[int] = []
         for step, _ in grows:
             steps += range(step - 1, num, size)
-        ends = times.ends(steps)
-        grown: list[tuple[SequenceKV, int]] = []
-        at = 0
+        ends = iter(times.ends(steps))
         for step, index in grows:
             state = states[index]
-            assert state.kv is not None
-            held, since, seconds = state.kv_blocks, state.kv_since, state.kv_block_seconds
-            begin, at = at, at + (num - step) // size + 1
-            for now in ends[begin:at]:
+            kv, held, since, seconds = state.kv, state.kv_blocks, state.kv_since, state.kv_block_seconds
+            for now in islice(ends, (num - step) // size + 1):
                 seconds += held * (now - since)
                 held += 1
                 since = now
-            state.kv_blocks, state.kv_since, state.kv_block_seconds = held, since, seconds
-            state.capacity = held * size
-            grown.append((state.kv, held))
-        self._life.kv.grow_by_count(grown)
+            state.kv_blocks = held
+            state.kv_since = since
+            state.kv_block_seconds = seconds
+            state.capacity = capacity = held * size
+            assert kv is not None
+            kv.count_to(held, capacity)
+        self._life.kv.grow_by_count(len(steps))
 
     def _blocks_at_once(
         self,

@@ -73,6 +73,7 @@ class KVManager:
         self.max_chunk_tokens = max_chunk_tokens
         self.model_revision = model_revision
         self.share_tenants = share_tenants
+        self.names_blocks = names_blocks
         self._block_size = layout.block_size
         self._num_groups = len(layout.groups)
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
@@ -170,9 +171,7 @@ class KVManager:
         num_hit, num_known = quote.hit_tokens // size, -(-quote.num_known_tokens // size)
         tables: list[list[int]] = []
         first: list[int] = []
-        kv = SequenceKV(
-            quote.request_id, quote.hit_tokens, num_known, generation, tables, first, list(quote.promises)
-        )
+        kv = SequenceKV(quote.request_id, quote.hit_tokens, num_known, generation, tables, first, list(quote.promises))
         for index, blocks in enumerate(quote.hits):
             for block in blocks:
                 own = pool.is_cached(block)
@@ -258,13 +257,10 @@ class KVManager:
             kv.num_blocks += 1
         return True
 
-    def grow_by_count(self, rows: Sequence[tuple[SequenceKV, int]]) -> None:
-        """Each row has so many blocks from now on, which have no names; promises are used up, and there are enough."""
-        total, size = 0, self._block_size
-        for kv, num_blocks in rows:
-            total += num_blocks - kv.num_blocks
-            kv.num_blocks, kv.capacity_tokens = num_blocks, num_blocks * size
-        self._pool.allocate(total)
+    def grow_by_count(self, num_blocks: int) -> None:
+        """So many blocks without names are taken by rows whose promises are used up, and there are enough. The caller
+        notes them in each row (`SequenceKV.count_to`)."""
+        self._pool.allocate(num_blocks)
 
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
         """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
@@ -338,11 +334,7 @@ class KVManager:
 
     # looking in
 
-    @property
-    def names_blocks(self) -> bool:
-        return self._counted is None
-
-    def settled(self) -> list[BlockKey]:
+    def settled(self) -> Sequence[BlockKey]:
         """Keys that stopped being pending since the last call, ready or given up: wake who waits for them. Drain it."""
         return self._cache.take_settled()
 

@@ -19,6 +19,18 @@ from paceline.engine.sequence_kv import Quote, SequenceKV, View
 class Quotes:
     """Looks at pool, cache and `live` reservations, all of which belong to the manager."""
 
+    __slots__ = (
+        "_block_size",
+        "_cache",
+        "_chunk",
+        "_groups",
+        "_live",
+        "_nothing",
+        "_pool",
+        "_prefix_caching",
+        "_slides",
+    )
+
     def __init__(
         self,
         layout: KVLayout,

@@ -29,7 +29,7 @@ class Selection:
 
     __slots__ = ("admits", "copies", "decodes", "drafts", "grown", "prefills", "victim_class", "written")
 
-    def __init__(self, *, written: bool = True) -> None:
+    def __init__(self, written: bool = True) -> None:
         self.written = written  # a plan will be written of it
         self.decodes: list[RequestState] = []  # one token each, and their drafts
         self.drafts: dict[int, list[int]] = {}  # request id -> draft tokens to verify
@@ -138,7 +138,7 @@ class RowColumns:
         "written",
     )
 
-    def __init__(self, step: int, *, want_drafts: int, written: bool = True) -> None:
+    def __init__(self, step: int, want_drafts: int, written: bool = True) -> None:
         self.step = step
         self.written = written
         self.want_drafts = want_drafts

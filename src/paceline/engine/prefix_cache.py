@@ -343,7 +343,9 @@ class PrefixCache:
     def num_pending(self) -> int:
         return len(self._pending)
 
-    def take_settled(self) -> list[BlockKey]:
+    def take_settled(self) -> Sequence[BlockKey]:
+        if not self._settled:
+            return ()
         settled, self._settled = self._settled, []
         return settled
 

@@ -65,6 +65,11 @@ class SequenceKV:
         self.sources: Sequence[int] = ()  # blocks its copies read, referenced until the first commit
         self.next_commit = 0  # least num_computed at which commit has something to do
 
+    def count_to(self, num_blocks: int, num_tokens: int) -> None:
+        """It has so many blocks without names, for so many positions."""
+        self.num_blocks = num_blocks
+        self.capacity_tokens = num_tokens
+
     def columns(self) -> NewBlocks:
         """All blocks it has now, as a plan's new-block columns: hits, forked blocks and targets of copies."""
         if len(self.tables) == 1 and not self.first[0]:

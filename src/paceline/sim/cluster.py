@@ -81,18 +81,19 @@ class Cluster:
 
     def run(self) -> Totals:
         """To the end of the load, and of what it left open."""
-        events, client, totals, step = self._events, self._client, self.totals, EventKind.STEP
+        events, client, totals, still_open = self._events, self._client, self.totals, self._open
+        step, arrival = EventKind.STEP, EventKind.ARRIVAL
         for planned in client.begin():
             self._push_arrival(0.0, planned)
         if client.end_s < NEVER:
             events.push(client.end_s, EventKind.CLIENT, -1)
-        while self._open or self._num_coming:
+        while still_open or self._num_coming:
             now, kind, number, _, what = events.pop()
             totals.num_events += 1
             if kind == step:
                 if what.scheduled == now:  # else it means nothing any more
                     self._step(what, now)
-            elif kind == EventKind.ARRIVAL:
+            elif kind == arrival:
                 self._num_coming -= 1
                 self._arrive(what, now)
             elif kind == EventKind.CAPACITY:

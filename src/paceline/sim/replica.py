@@ -209,7 +209,7 @@ class Replica:
         """What is under way has ended (or nothing was); its results are applied."""
         self.num_events += 1
         if self._run is not None:
-            self._apply_run(self._num_run)
+            self._apply_run(self._num_run, now)
             self._run = self._pace = None
         elif self._flight is not None:
             self._flight = None
@@ -233,7 +233,7 @@ class Replica:
             assert self._pace is not None
             done = min(self._num_run - 1, max(0, self._pace.begun_before(now) - 1))
             if done:
-                self._apply_run(done)
+                self._apply_run(done, self._pace.end(done))
         self._run = self._pace = self._handle = self._flight = None
         self.next_time = self.scheduled = NEVER
         self.scheduler.abort_all(now)
@@ -257,7 +257,7 @@ class Replica:
         pace, num_run = self._pace, self._num_run
         done = min(num_run - 1, max(0, pace.begun_before(now) - 1))
         if done:
-            self._apply_run(done)
+            self._apply_run(done, pace.end(done))
         begun_at = pace.end(done)
         self._run = self._pace = None
         self._began = begun_at
@@ -266,12 +266,13 @@ class Replica:
         if self.next_time < now:  # by the last bit
             self.next_time = now
 
-    def _apply_run(self, num: int) -> None:
+    def _apply_run(self, num: int, now: float) -> None:
+        """Its first `num` steps have ended, the last of them `now`."""
         run, pace = self._run, self._pace
         assert run is not None
         assert pace is not None
         self.num_steps += num
-        self.busy_s += pace.end(num) - pace.start
+        self.busy_s += now - pace.start
         if self._write_plans:
             self._executor.skip(run.rows, num)
         self.scheduler.apply_repeated(run, num, pace, bool(self._wants))
