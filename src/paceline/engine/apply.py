@@ -99,12 +99,12 @@ class Applier:
                 self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell)
             else:  # what that does where there is nothing to look at, `Lifecycle.count` without a call
                 state.known += 1
-                state.output_tokens = told + 1
+                state.output_tokens = told = told + 1
                 num_quiet += 1
                 if token_times:
                     state.timeline.chunks.append((now, 1))
+                    state.listed_tokens = told
                 else:
-                    state.unlisted += 1
                     state.last_token_s = now
         life.output_tokens += num_quiet
         life.step_done(flight.step, now)
@@ -129,7 +129,7 @@ class Applier:
                 self._end(state, finish, [token], None, now)
                 return
         if tell or not state.output_tokens:
-            if state.unlisted:
+            if state.listed_tokens < state.output_tokens:
                 self._life.list_rest(state)
             self._life.emit(state, [token], None, now)
         else:

@@ -17,7 +17,7 @@ Not covered: what a block contains (`prefix_cache`), who holds it (`kv_manager`)
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 Label = TypeVar("Label")
@@ -26,7 +26,7 @@ Pin: TypeAlias = int | str
 
 
 class BlockPool(Generic[Label]):
-    """Block ids 1 to `num_blocks`. `on_evict(label)` tells the owner of labels that a cached block was taken."""
+    """Block ids 1 to `num_blocks`. `on_evict(labels)` tells the owner of labels that cached blocks were taken."""
 
     __slots__ = (
         "_backers",
@@ -38,17 +38,17 @@ class BlockPool(Generic[Label]):
         "_num_unused",
         "_on_evict",
         "_pin_counts",
-        "_pins",
         "_refs",
         "_returned",
         "available",
         "num_blocks",
         "num_evictions",
+        "pins",
         "reserved",
         "version",
     )
 
-    def __init__(self, num_blocks: int, on_evict: Callable[[Label], None]) -> None:
+    def __init__(self, num_blocks: int, on_evict: Callable[[Sequence[Label]], None]) -> None:
         assert num_blocks >= 1
         self.num_blocks = num_blocks
         self.available = num_blocks  # blocks that may be taken or promised now: unused - reserved - claims
@@ -62,7 +62,7 @@ class BlockPool(Generic[Label]):
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._refs = [0]  # by block id, as far as ids were ever used; id 0 is no block
         self._labels: dict[int, Label] = {}
-        self._pins: dict[Pin, list[int]] = {}
+        self.pins: dict[Pin, list[int]] = {}  # what each keeps from being used again
         self._pin_counts: dict[int, int] = {}
         self._limbo: set[int] = set()
         self._backers: dict[int, int] = {}
@@ -122,12 +122,11 @@ class BlockPool(Generic[Label]):
             self._next_fresh += fresh
             refs += [0] * fresh
         if missing := count - len(blocks):
-            oldest, labels, on_evict = self._cached.popitem, self._labels, self._on_evict
+            oldest, labels = self._cached.popitem, self._labels
+            evicted = [oldest(False)[0] for _ in range(missing)]
             self.num_evictions += missing
-            for _ in range(missing):
-                block, _none = oldest(last=False)
-                on_evict(labels.pop(block))
-                blocks.append(block)
+            self._on_evict([labels.pop(block) for block in evicted])
+            blocks += evicted
         for block in blocks:
             refs[block] = 1
         return blocks
@@ -168,7 +167,7 @@ class BlockPool(Generic[Label]):
         self._refs[block] = refs = self._refs[block] - 1
         assert refs >= 0, "dropped more often than taken"
         if pin is not None:
-            self._pins.setdefault(pin, []).append(block)
+            self.pins.setdefault(pin, []).append(block)
             self._pin_counts[block] = self._pin_counts.get(block, 0) + 1
             if block in self._backers:
                 self._claim(1)
@@ -190,22 +189,18 @@ class BlockPool(Generic[Label]):
             return
         refs, labels, cached, returned = self._refs, self._labels, self._cached, self._returned
         self.version += len(blocks)
-        last: list[int] = []  # of which this was the last holder
+        num_shared = 0  # of which others hold
         for block in blocks:
-            refs[block] = left = refs[block] - 1
-            if not left:
-                last.append(block)
-            assert left >= 0, "dropped more often than taken"
-        self._num_unused += len(last)
-        self.available += len(last)
-        if not labels:
-            returned += last
-            return
-        for block in last:
-            if block in labels:
+            if left := refs[block] - 1:
+                assert left > 0, "dropped more often than taken"
+                num_shared += 1
+            elif block in labels:
                 cached[block] = None
             else:
                 returned.append(block)
+            refs[block] = left
+        self._num_unused += len(blocks) - num_shared
+        self.available += len(blocks) - num_shared
 
     def _settle(self, block: int) -> None:
         self._num_unused += 1
@@ -261,9 +256,15 @@ class BlockPool(Generic[Label]):
 
     def set_label(self, block: int, label: Label) -> None:
         """The held block is full, immutable from now on, and worth keeping when it is dropped."""
-        assert self._refs[block]
-        assert block not in self._labels
-        self._labels[block] = label
+        self.set_labels({block: label})
+
+    def set_labels(self, labels: Mapping[int, Label]) -> None:
+        """The same for each of these."""
+        refs = self._refs
+        for block in labels:
+            assert refs[block]
+        assert self._labels.keys().isdisjoint(labels)
+        self._labels.update(labels)
 
     def drop_label(self, block: int) -> None:
         """Nobody can find this block any more; a cached one becomes free."""
@@ -275,10 +276,8 @@ class BlockPool(Generic[Label]):
 
     def unpin(self, pin: Pin) -> None:
         """The step or transfer is over. Unknown pins are fine: most steps pin nothing."""
-        if not self._pins:
-            return
         counts = self._pin_counts
-        for block in self._pins.pop(pin, ()):
+        for block in self.pins.pop(pin, ()):
             self.version += 1
             if block in self._backers:
                 self._claim(-1)
@@ -304,7 +303,7 @@ class BlockPool(Generic[Label]):
         assert all(block in self._labels for block in self._cached), "cached without a label"
         assert not any(block in self._labels for block in self._returned), "free with a label"
         assert self._limbo == {b for b in self._pin_counts if not self._refs[b]}, "limbo is pinned and unreferenced"
-        pinned = [block for blocks in self._pins.values() for block in blocks]
+        pinned = [block for blocks in self.pins.values() for block in blocks]
         assert {b: pinned.count(b) for b in set(pinned)} == self._pin_counts
         assert all(self._refs[block] for block in self._backers)
         assert self._claims == sum(self._refs[b] - 1 + self._pin_counts.get(b, 0) for b in self._backers)

@@ -142,7 +142,7 @@ class Horizon:
         publishers: list[int] = []  # rows with blocks to publish before the last step
         looked_at: list[tuple[RequestState, bool]] = []  # and whether its last token is taken in by itself
         at_end = num == run.num_steps  # only its last step can end somebody
-        num_quiet = 0  # tokens that nobody is told of
+        num_quiet = len(states)  # rows of whose tokens nobody is told
         publishes = False
         for index, state in enumerate(states):
             begin = state.computed
@@ -163,20 +163,20 @@ class Horizon:
             told = state.output_tokens
             if tell or not told or (at_end and computed + 1 >= state.limit) or state.stop_ids:
                 looked_at.append((state, True))
+                num_quiet -= 1
                 if num > 1:
                     self._take_in(state, num - 1, times, chunks, tell)
                 continue
             if publishes:
                 looked_at.append((state, False))
             state.known = computed + 1
-            state.output_tokens = told + num
-            num_quiet += num
+            state.output_tokens = told = told + num
             if chunks is None:
-                state.unlisted += num
                 state.last_token_s = now
             else:
                 state.timeline.chunks += chunks
-        life.output_tokens += num_quiet
+                state.listed_tokens = told
+        life.output_tokens += num * num_quiet
         if grows and not named:
             self._blocks_by_count(states, grows, num, times)
         elif (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
@@ -206,6 +206,7 @@ class Horizon:
             state.output_tokens += num
             self._life.output_tokens += num
             state.timeline.chunks += chunks[:num]
+            state.listed_tokens = state.output_tokens
             return
         if is_first:
             self._life.count(state, 1, times.end(1))

@@ -284,18 +284,16 @@ class KVManager:
             kv.next_commit = min(kv.next_commit, next_slide)
 
     def _publish(self, kv: SequenceKV, keys: SequenceKeys, num_full: int) -> None:
-        add, set_label, pending = self._cache.add, self._pool.set_label, kv.pending
-        begin, end = kv.committed, min(num_full, len(keys.keys))
-        for index in range(begin, end):
+        begin, end, pending = kv.committed, min(num_full, len(keys.keys)), kv.pending
+        if begin >= end:
+            return
+        step = end - begin if self._num_groups == 1 else 1  # groups take turns, block by block
+        for first in range(begin, end, step):
             for group, table in enumerate(kv.tables):
-                block = table[index]
-                if block != NULL_BLOCK:
-                    entry = add(keys, index, group, block)
-                    if entry is not None:
-                        set_label(block, entry)
-            if pending and pending[-1] == keys.keys[index]:
-                self._cache.settle(pending.pop())
-        kv.committed = max(begin, end)
+                self._pool.set_labels(self._cache.add_all(keys, group, first, table[first : first + step]))
+        kv.committed = end
+        if pending:
+            self._cache.settle([pending.pop() for key in keys.keys[begin:end] if pending and pending[-1] == key])
 
     def release(self, kv: SequenceKV, in_flight_step: int | None = None) -> None:
         """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it. The tail
@@ -316,8 +314,9 @@ class KVManager:
             self._counted.give_back(kv.num_blocks, in_flight_step)
         else:
             pool.deref_all([*blocks, *kv.sources][::-1], pin=in_flight_step)
-        while kv.pending:
-            self._cache.settle(kv.pending.pop())
+        if kv.pending:
+            self._cache.settle(kv.pending[::-1])
+            kv.pending = ()
         kv.tables, kv.promised, kv.sources, kv.copies = [], [], (), ()
         kv.num_blocks = kv.capacity_tokens = 0
 
@@ -330,7 +329,8 @@ class KVManager:
     def step_done(self, step: int) -> None:
         """The step's result was applied (in order of submission); blocks dropped while it ran may be reused."""
         self._last_step_done = step
-        self._pool.unpin(step)
+        if self._pool.pins:
+            self._pool.unpin(step)
 
     # looking in
 

@@ -208,7 +208,7 @@ class Lifecycle:
         output = RequestOutput(request_id=state.request_id, token_ids=token_ids, logprobs=logprobs)
         if token_ids:
             count = len(token_ids)  # `count`, without a call: the hot path
-            state.output_tokens += count
+            state.output_tokens = state.listed_tokens = state.output_tokens + count
             self.output_tokens += count
             state.timeline.chunks.append((now, count))
         collected = state.prompt_logprobs
@@ -225,15 +225,15 @@ class Lifecycle:
         self.output_tokens += num_tokens
         if self.token_times:
             state.timeline.chunks.append((now, num_tokens))
+            state.listed_tokens = state.output_tokens
         else:
-            state.unlisted += num_tokens
             state.last_token_s = now
 
     def list_rest(self, state: RequestState) -> None:
         """What is not in its timeline becomes one chunk of it."""
-        if state.unlisted:
-            state.timeline.chunks.append((state.last_token_s, state.unlisted))
-            state.unlisted = 0
+        if (missing := state.output_tokens - state.listed_tokens) > 0:
+            state.timeline.chunks.append((state.last_token_s, missing))
+            state.listed_tokens = state.output_tokens
 
     def finish(
         self,
@@ -261,7 +261,7 @@ class Lifecycle:
             if matcher is not None and finish is not FinishReason.ABORT:
                 token_ids, held, _ = matcher.take(everything=True)
                 logprobs = held if state.wants_logprobs else None
-        if state.unlisted:
+        if state.listed_tokens < state.output_tokens:
             self.list_rest(state)
         output, timeline = self.emit(state, token_ids, logprobs, now), state.timeline
         output.finish = finish

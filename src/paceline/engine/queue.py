@@ -260,6 +260,14 @@ class WaitingQueue:
                 self.num_parked -= 1
                 self._enter(state)
 
+    def wake_all(self, keys: Sequence[bytes | int]) -> None:
+        """The same for each of these."""
+        if self.num_parked:
+            for key in keys:
+                self.wake(key)
+        else:
+            self._parked.clear()  # those in it are gone
+
     def oldest_arrival(self) -> float | None:
         """When the one that waits longest came. Only with `ages`."""
         assert self._ages, "nobody was to ask"

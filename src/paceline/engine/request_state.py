@@ -96,6 +96,7 @@ class RequestState:
         "last_token_s",
         "limbo_step",
         "limit",
+        "listed_tokens",
         "num_prompt",
         "output",
         "output_tokens",
@@ -119,7 +120,6 @@ class RequestState:
         "tenant",
         "timeline",
         "tpot_s",
-        "unlisted",
         "wants_logprobs",
         "wasted_tokens",
     )
@@ -188,8 +188,8 @@ class RequestState:
         self.kv_blocks = 0
         self.kv_since = 0.0
         self.timeline = Timeline(planned=self.arrival, arrival=now)
-        self.unlisted = 0  # output tokens that are in no chunk of the timeline yet: see `Lifecycle.count`
-        self.last_token_s = now  # when the last of those came
+        self.listed_tokens = 0  # of `output_tokens`, those in a chunk of the timeline: see `Lifecycle.count`
+        self.last_token_s = now  # when the last of the others came
         # output under way
         sampling = request.sampling
         wants = sampling.prompt_logprobs is not None

@@ -158,8 +158,8 @@ class Scheduler:
         assert len(self._flights) < self._caps.max_in_flight, "no plan fits in flight"
         queue, builder, lateness = self._queue, self._builder, self._lateness
         queue.now = now
-        for key in self._kv.settled():
-            queue.wake(key)
+        if settled := self._kv.settled():
+            queue.wake_all(settled)
         builder.room.num_in_flight = len(self._flights)
         plan, flight = builder.build(now, write=write)
         for state in queue.take_late():

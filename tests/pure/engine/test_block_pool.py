@@ -7,7 +7,7 @@ from paceline.engine.block_pool import BlockPool
 
 def make_pool(num_blocks: int = 6) -> tuple[BlockPool[str], list[str]]:
     evicted: list[str] = []
-    return BlockPool(num_blocks, evicted.append), evicted
+    return BlockPool(num_blocks, evicted.extend), evicted
 
 
 def counts(pool: BlockPool[str]) -> tuple[int, int, int, int]:
