@@ -260,11 +260,11 @@ class BlockPool(Generic[Label]):
 
     def set_labels(self, labels: Mapping[int, Label]) -> None:
         """The same for each of these."""
-        refs = self._refs
-        for block in labels:
+        refs, known = self._refs, self._labels
+        for block, label in labels.items():
             assert refs[block]
-        assert self._labels.keys().isdisjoint(labels)
-        self._labels.update(labels)
+            assert block not in known
+            known[block] = label
 
     def drop_label(self, block: int) -> None:
         """Nobody can find this block any more; a cached one becomes free."""

@@ -206,10 +206,7 @@ class Cluster:
                 self._open[request_id].left = (Outcome.CLIENT_CANCEL, "client: had enough")
                 self._take(replica.abort(request_id, now), now)
         replica.begin(now)
-        time = replica.next_time
-        if time < NEVER:  # `_schedule`, where nothing is on the heap
-            replica.scheduled = time
-            self._events.push(time, EventKind.STEP, replica.index, replica)
+        self._schedule(replica)
 
     def _leave(self, request_id: int, how: tuple[Outcome, str], now: float) -> None:
         held = self._open.get(request_id)
