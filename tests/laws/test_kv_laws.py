@@ -277,7 +277,7 @@ class World:
         assert self.kv.num_available == stats.total
         self.kv.settled()
         assert self.kv.reset()
-        assert self.kv.settled() == []
+        assert not self.kv.settled()
         assert self.kv.stats().free == stats.total
 
 

@@ -27,6 +27,8 @@ from paceline.engine.stop import StopAutomata, StopMatcher, StopRules
 from paceline.errors import QueueFullError, RequestError
 
 _NO_TARGETS = Slo()
+_NO_IDS: frozenset[int] = frozenset()
+_MAX = sys.float_info.max
 
 
 class Admission:
@@ -34,6 +36,17 @@ class Admission:
 
     `longest` is the most known tokens a sequence may have here: the model's length, or what the whole cache can hold.
     """
+
+    __slots__ = (
+        "_automata",
+        "_caps",
+        "_eos_set",
+        "_settings",
+        "bounds_queue",
+        "eos_token_ids",
+        "longest",
+        "token_bytes",
+    )
 
     def __init__(
         self,
@@ -46,6 +59,7 @@ class Admission:
     ) -> None:
         self._settings = settings
         self._caps = caps
+        self.bounds_queue = settings.max_waiting_requests is not None or settings.max_waiting_tokens is not None
         self.token_bytes = token_bytes
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
         self._eos_set = frozenset(self.eos_token_ids)
@@ -53,7 +67,7 @@ class Admission:
         self.longest = _most_that_fits(kv, settings.max_model_len)
 
     def check_queue(self, request: Request, *, num_waiting: int, waiting_tokens: int) -> None:
-        """Raise QueueFullError when the queue's bounds leave no place for it."""
+        """Raise QueueFullError when the queue's bounds, if there are any, leave no place for it."""
         settings = self._settings
         bound = settings.max_waiting_requests
         if bound is not None and num_waiting >= bound:
@@ -81,7 +95,8 @@ class Admission:
             raise RequestError("this request id is in use", param="request_id", seen=request.request_id)
         self._check_numbers(request)
         self._check_prompt(request, vocab_size)
-        self._check_leader(request, taken)
+        if request.leader is not None:
+            self._check_leader(request, request.leader, taken)
         for token in request.prior_output:
             if not 0 <= token < vocab_size:
                 raise RequestError(
@@ -148,8 +163,9 @@ class Admission:
                 seen=shown(request.priority),
                 expected="a whole number (int) within int32",
             )
-        slo = request.slo
-        if _is_plain(request.arrival) and request.deadline is None is request.queue_deadline and slo == _NO_TARGETS:
+        slo, arrival = request.slo, request.arrival
+        plain = type(arrival) is float and -_MAX <= arrival <= _MAX  # as nearly all are: the long way is for the others
+        if plain and request.deadline is None is request.queue_deadline and slo == _NO_TARGETS:
             return
         for param, value, optional in (
             ("arrival", request.arrival, False),
@@ -159,7 +175,7 @@ class Admission:
             ("slo", slo.tpot_s, True),
             ("slo", slo.e2e_s, True),
         ):
-            if not ((optional and value is None) or (is_real(value) and abs(value or 0) <= sys.float_info.max)):
+            if not ((optional and value is None) or (is_real(value) and abs(value or 0) <= _MAX)):
                 raise RequestError(
                     f"{param} is not a finite number",
                     param=param,
@@ -167,24 +183,22 @@ class Admission:
                     expected="finite seconds" + (", or None" if optional else ""),
                 )
 
-    def _check_leader(self, request: Request, taken: Mapping[int, RequestState]) -> None:
+    def _check_leader(self, request: Request, leader_id: int, taken: Mapping[int, RequestState]) -> None:
         """A leader that is open must be the first choice of the same call, or its KV would be somebody else's. One
         that is gone is normal."""
-        if request.leader is None:
-            return
-        if request.leader == request.request_id:
+        if leader_id == request.request_id:
             raise RequestError(
                 "a request cannot be its own leader",
                 param="leader",
-                seen=request.leader,
+                seen=leader_id,
                 expected="the id of choice 0 of the same call, or None",
             )
-        leader = taken.get(request.leader)
+        leader = taken.get(leader_id)
         if leader is not None and not may_share_prompt(request, leader.request):
             raise RequestError(
                 "the leader is not the first choice of the same call",
                 param="leader",
-                seen=request.leader,
+                seen=leader_id,
                 expected="a choice 0 without a leader, with the same prompt, tenant, cache_salt and adapter",
                 fix="leave leader out, or make the choices with expand_choices",
             )
@@ -193,8 +207,6 @@ class Admission:
         prompt = request.prompt
         if prompt.num_tokens == 0:
             raise RequestError("the prompt is empty", param="prompt", seen="0 tokens", expected="at least 1 token")
-        if prompt.spans:
-            raise RequestError("media in prompts is not supported by this engine", param="prompt", fix="send text only")
         if isinstance(prompt, TracePrompt):
             if self._caps.needs_token_ids:
                 raise RequestError(
@@ -203,6 +215,8 @@ class Admission:
                     fix="replay traces in the simulator, or send token ids",
                 )
             return
+        if prompt.spans:
+            raise RequestError("media in prompts is not supported by this engine", param="prompt", fix="send text only")
         if prompt.ids.ndim != 1 or prompt.ids.dtype.kind != "i":
             raise RequestError(
                 "prompt ids are not one row of integers",
@@ -220,7 +234,7 @@ class Admission:
             )
 
     def _check_length(self, request: Request) -> None:
-        known = request.num_prompt + len(request.prior_output)
+        known = request.prompt.num_tokens + len(request.prior_output)
         if known >= self._settings.max_model_len:
             raise RequestError(
                 "the prompt leaves no room for an output token within the model's length",
@@ -243,10 +257,9 @@ class Admission:
         sampling, policy = request.sampling, self._settings.policy
         limit = self.longest
         if sampling.max_tokens is not None:
-            limit = min(limit, request.num_prompt + sampling.max_tokens)
+            limit = min(limit, request.prompt.num_tokens + sampling.max_tokens)
         matcher = None
-        patterns = request.stop_strings or tuple(s.encode() for s in sampling.stop)
-        if patterns:
+        if patterns := request.stop_strings or tuple([s.encode() for s in sampling.stop]):
             assert self.token_bytes is not None
             include = sampling.include_stop_str_in_output
             matcher = StopMatcher(self._automata.of(patterns), self.token_bytes, include_stop=include)
@@ -254,35 +267,18 @@ class Admission:
                 matcher.push(token, None, may_stop=False)
             matcher.take(everything=True)  # its holder has them already
         if not sampling.stop_token_ids:
-            stop_ids = frozenset() if sampling.ignore_eos else self._eos_set
+            stop_ids = _NO_IDS if sampling.ignore_eos else self._eos_set
         else:
             stop_ids = frozenset(self.stop_token_ids(request))
-        rules = StopRules(
-            stop_ids=stop_ids,
-            min_tokens=sampling.min_tokens,
-            limit=limit,
-            matcher=matcher,
-            stop_text_bytes=None if sampling.include_stop_str_in_output else self.token_bytes,
-        )
-        return RequestState(
-            request,
-            rules=rules,
-            limit=limit,
-            priority=0 if policy == "fcfs" else request.priority,
-            tenant=request.tenant if policy == "fair" else "",
-            now=now,
-            answer=answer,
-        )
+        shown = None if sampling.include_stop_str_in_output else self.token_bytes
+        rules = StopRules(stop_ids, sampling.min_tokens, limit, matcher, shown)
+        priority = 0 if policy == "fcfs" else request.priority
+        return RequestState(request, rules, limit, priority, request.tenant if policy == "fair" else "", now, answer)
 
     def stop_token_ids(self, request: Request) -> tuple[int, ...]:
         """Ids that end this request: end of sequence (unless ignored), then its own, each once."""
         eos = () if request.sampling.ignore_eos else self.eos_token_ids
         return tuple(dict.fromkeys((*eos, *request.sampling.stop_token_ids)))
-
-
-def _is_plain(value: object) -> bool:
-    """A finite float, as nearly all are: the long way is for the others."""
-    return type(value) is float and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _most_that_fits(kv: KVManager, most: int) -> int:

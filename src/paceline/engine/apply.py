@@ -16,6 +16,8 @@ from paceline.engine.request_state import RequestState
 
 
 class Applier:
+    __slots__ = ("_life",)
+
     def __init__(self, life: Lifecycle) -> None:
         self._life = life
 
@@ -76,11 +78,11 @@ class Applier:
             self._accept(state, tokens[begin:at], result.logprobs.get(row, ()), result.grammar_ends.get(row, 0), now)
         life.step_done(flight.step, now)
 
-    def apply_unwritten(self, flight: Flight, now: float, *, tell: bool) -> None:
+    def apply_unwritten(self, flight: Flight, now: float, tell: bool) -> None:
         """The same for rows whose answers are known beforehand, of a plan that was not written."""
         life = self._life
         life.applied_step = flight.step
-        token_times, num_quiet = life.token_times, 0
+        token_times, num_quiet, named = life.token_times, 0, life.kv.names_blocks
         columns = zip(flight.states, flight.epochs, flight.counts, flight.samples, strict=True)
         for state, epoch, count, sample in columns:
             if state.epoch != epoch:
@@ -89,20 +91,20 @@ class Applier:
             if not sample:
                 self.commit(state, now)
                 continue
-            assert state.answer is not None, "only a written plan can say what to draw"
-            assert state.kv is not None
             state.pending -= 1
-            looks = tell or not state.output_tokens or computed + 1 >= state.limit or state.stop_ids
-            if looks or count > 1 or computed >= state.kv.next_commit:
-                self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell=tell)
+            told = state.output_tokens
+            looks = tell or not told or computed + 1 >= state.limit or state.stop_ids or count > 1
+            if looks or (named and state.kv is not None and computed >= state.kv.next_commit):
+                assert state.answer is not None, "only a written plan can say what to draw"
+                self.one_token(state, state.answer[state.known - state.num_prompt], count, now, tell)
             else:  # what that does where there is nothing to look at, `Lifecycle.count` without a call
                 state.known += 1
-                state.output_tokens += 1
+                state.output_tokens = told = told + 1
                 num_quiet += 1
                 if token_times:
                     state.timeline.chunks.append((now, 1))
+                    state.listed_tokens = told
                 else:
-                    state.unlisted += 1
                     state.last_token_s = now
         life.output_tokens += num_quiet
         life.step_done(flight.step, now)
@@ -111,7 +113,7 @@ class Applier:
         state.wasted_tokens += count
         self._life.wasted_tokens += count
 
-    def one_token(self, state: RequestState, token: int, count: int, now: float, *, tell: bool = True) -> None:
+    def one_token(self, state: RequestState, token: int, count: int, now: float, tell: bool = True) -> None:
         """The hot path of `_accept`: one token, no stop strings, no logprobs, no grammar. `tell` False: nobody wants to
         hear of it unless it is the request's first or last."""
         if state.answer is None:
@@ -127,7 +129,7 @@ class Applier:
                 self._end(state, finish, [token], None, now)
                 return
         if tell or not state.output_tokens:
-            if state.unlisted:
+            if state.listed_tokens < state.output_tokens:
                 self._life.list_rest(state)
             self._life.emit(state, [token], None, now)
         else:

@@ -7,7 +7,7 @@ those of the named ledger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline.engine.block_pool import BlockPool, Label, Pin
 
@@ -15,9 +15,10 @@ from paceline.engine.block_pool import BlockPool, Label, Pin
 class CountedPool(BlockPool[Label]):
     """Blocks are given back by number (`give_back`); what needs a name, a reference or a label, is not there."""
 
+    __slots__ = ()
+
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks, lambda _: None)
-        self._pinned: dict[Pin, int] = {}  # blocks in limbo, by what they wait for
 
     @property
     def num_free(self) -> int:
@@ -29,30 +30,28 @@ class CountedPool(BlockPool[Label]):
 
     @property
     def num_limbo(self) -> int:
-        return sum(self._pinned.values())
+        return sum(map(sum, self.pins.values()))
 
-    def allocate(self, count: int, *, promised: int = 0) -> list[int]:
+    def allocate(self, count: int, promised: int = 0) -> list[int]:
         """`count` blocks are taken, `promised` of them out of the promise. No names: the list is empty."""
-        assert 0 <= promised <= min(count, self.reserved)
-        assert count - promised <= max(0, self.available)
-        self.reserved -= promised
-        self._num_unused -= count
-        self.version += 1
+        self._take(count, promised)
         return []
 
-    def give_back(self, count: int, *, pin: Pin | None = None) -> None:
+    def give_back(self, count: int, pin: Pin | None = None) -> None:
         """`count` held blocks are free, or wait in limbo until `unpin(pin)`."""
-        assert 0 <= count <= self.num_held, "more is given back than was taken"
+        assert 0 <= count <= self.num_blocks - self._num_unused, "more is given back than was taken"
         self.version += 1
         if pin is None:
             self._num_unused += count
+            self.available += count
         else:
-            self._pinned[pin] = self._pinned.get(pin, 0) + count
+            self.pins.setdefault(pin, []).append(count)  # numbers of blocks, not their names
 
     def unpin(self, pin: Pin) -> None:
-        if self._pinned:
-            self._num_unused += self._pinned.pop(pin, 0)
-            self.version += 1
+        count = sum(self.pins.pop(pin, ()))
+        self._num_unused += count
+        self.available += count
+        self.version += 1
 
     def ref(self, block: int) -> None:
         raise AssertionError("a block without a name has one holder")
@@ -63,11 +62,12 @@ class CountedPool(BlockPool[Label]):
     def deref_all(self, blocks: Sequence[int], *, pin: Pin | None = None) -> None:
         assert not blocks, "blocks without names are given back by number"
 
-    def set_label(self, block: int, label: Label) -> None:
+    def set_labels(self, labels: Mapping[int, Label]) -> None:
         raise AssertionError("a block without a name cannot be found again")
 
     def check(self) -> None:
         assert 0 <= self.num_free <= self.num_blocks
         assert self.num_held >= 0
         assert self.reserved >= 0
+        assert self.available == self._num_unused - self.reserved
         assert self.available >= 0, "more is promised than there is"

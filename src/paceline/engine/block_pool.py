@@ -17,7 +17,7 @@ Not covered: what a block contains (`prefix_cache`), who holds it (`kv_manager`)
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 Label = TypeVar("Label")
@@ -26,11 +26,32 @@ Pin: TypeAlias = int | str
 
 
 class BlockPool(Generic[Label]):
-    """Block ids 1 to `num_blocks`. `on_evict(label)` tells the owner of labels that a cached block was taken."""
+    """Block ids 1 to `num_blocks`. `on_evict(labels)` tells the owner of labels that cached blocks were taken."""
 
-    def __init__(self, num_blocks: int, on_evict: Callable[[Label], None]) -> None:
+    __slots__ = (
+        "_backers",
+        "_cached",
+        "_claims",
+        "_labels",
+        "_limbo",
+        "_next_fresh",
+        "_num_unused",
+        "_on_evict",
+        "_pin_counts",
+        "_refs",
+        "_returned",
+        "available",
+        "num_blocks",
+        "num_evictions",
+        "pins",
+        "reserved",
+        "version",
+    )
+
+    def __init__(self, num_blocks: int, on_evict: Callable[[Sequence[Label]], None]) -> None:
         assert num_blocks >= 1
         self.num_blocks = num_blocks
+        self.available = num_blocks  # blocks that may be taken or promised now: unused - reserved - claims
         self.reserved = 0
         self.num_evictions = 0
         self.version = 0  # moves with every change that could make a quote wrong
@@ -41,7 +62,7 @@ class BlockPool(Generic[Label]):
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._refs = [0]  # by block id, as far as ids were ever used; id 0 is no block
         self._labels: dict[int, Label] = {}
-        self._pins: dict[Pin, list[int]] = {}
+        self.pins: dict[Pin, list[int]] = {}  # what each keeps from being used again
         self._pin_counts: dict[int, int] = {}
         self._limbo: set[int] = set()
         self._backers: dict[int, int] = {}
@@ -65,11 +86,6 @@ class BlockPool(Generic[Label]):
     def num_limbo(self) -> int:
         return len(self._limbo)
 
-    @property
-    def available(self) -> int:
-        """Blocks that may be taken or promised now."""
-        return self._num_unused - self.reserved - self._claims
-
     def refs(self, block: int) -> int:
         return self._refs[block] if block < len(self._refs) else 0
 
@@ -85,16 +101,12 @@ class BlockPool(Generic[Label]):
 
     # taking and dropping
 
-    def allocate(self, count: int, *, promised: int = 0) -> list[int]:
+    def allocate(self, count: int, promised: int = 0) -> list[int]:
         """`count` blocks with one reference each, `promised` of them out of the promise.
 
         The caller has made sure that `count - promised <= available`.
         """
-        assert 0 <= promised <= min(count, self.reserved)
-        assert count - promised <= max(0, self.available)
-        self.reserved -= promised
-        self._num_unused -= count
-        self.version += 1
+        self._take(count, promised)
         refs, returned = self._refs, self._returned
         if count <= len(returned):
             blocks = returned[: -count - 1 : -1]
@@ -110,15 +122,26 @@ class BlockPool(Generic[Label]):
             self._next_fresh += fresh
             refs += [0] * fresh
         if missing := count - len(blocks):
-            oldest, labels, on_evict = self._cached.popitem, self._labels, self._on_evict
+            oldest, labels = self._cached.popitem, self._labels
+            evicted = [oldest(False)[0] for _ in range(missing)]
             self.num_evictions += missing
-            for _ in range(missing):
-                block, _none = oldest(last=False)
-                on_evict(labels.pop(block))
-                blocks.append(block)
+            self._on_evict([labels.pop(block) for block in evicted])
+            blocks += evicted
         for block in blocks:
             refs[block] = 1
         return blocks
+
+    def _take(self, count: int, promised: int) -> None:
+        """So many of the unused blocks are not unused any more."""
+        beyond = count - promised
+        if beyond:
+            assert 0 < beyond <= self.available
+            self.available -= beyond
+        if promised:
+            assert 0 < promised <= self.reserved
+            self.reserved -= promised
+        self._num_unused -= count
+        self.version += 1
 
     def ref(self, block: int) -> None:
         """One more holder. The block is cached, held or in limbo."""
@@ -127,12 +150,13 @@ class BlockPool(Generic[Label]):
         self._refs[block] = refs + 1
         if refs:
             if block in self._backers:
-                self._claims += 1
+                self._claim(1)
         elif block in self._limbo:
             self._limbo.remove(block)
         else:
             del self._cached[block]
             self._num_unused -= 1
+            self.available -= 1
 
     def deref(self, block: int, *, pin: Pin | None = None) -> None:
         """One holder less. The last one leaves the block cached (labelled), free, or in limbo (pinned).
@@ -143,13 +167,13 @@ class BlockPool(Generic[Label]):
         self._refs[block] = refs = self._refs[block] - 1
         assert refs >= 0, "dropped more often than taken"
         if pin is not None:
-            self._pins.setdefault(pin, []).append(block)
+            self.pins.setdefault(pin, []).append(block)
             self._pin_counts[block] = self._pin_counts.get(block, 0) + 1
             if block in self._backers:
-                self._claims += 1
+                self._claim(1)
         if refs:
             if block in self._backers:
-                self._claims -= 1
+                self._claim(-1)
             return
         assert block not in self._backers
         if block in self._pin_counts:
@@ -165,24 +189,22 @@ class BlockPool(Generic[Label]):
             return
         refs, labels, cached, returned = self._refs, self._labels, self._cached, self._returned
         self.version += len(blocks)
-        last: list[int] = []  # of which this was the last holder
+        num_shared = 0  # of which others hold
         for block in blocks:
-            refs[block] = left = refs[block] - 1
-            if not left:
-                last.append(block)
-            assert left >= 0, "dropped more often than taken"
-        self._num_unused += len(last)
-        if not labels:
-            returned += last
-            return
-        for block in last:
-            if block in labels:
+            if left := refs[block] - 1:
+                assert left > 0, "dropped more often than taken"
+                num_shared += 1
+            elif block in labels:
                 cached[block] = None
             else:
                 returned.append(block)
+            refs[block] = left
+        self._num_unused += len(blocks) - num_shared
+        self.available += len(blocks) - num_shared
 
     def _settle(self, block: int) -> None:
         self._num_unused += 1
+        self.available += 1
         if block in self._labels:
             self._cached[block] = None
         else:
@@ -191,12 +213,14 @@ class BlockPool(Generic[Label]):
     # promises
 
     def promise(self, count: int) -> None:
-        assert 0 <= count <= max(0, self.available)
+        assert 0 <= count <= self.available or not count
+        self.available -= count
         self.reserved += count
         self.version += 1
 
     def unpromise(self, count: int) -> None:
         assert 0 <= count <= self.reserved
+        self.available += count
         self.reserved -= count
         self.version += 1
 
@@ -216,9 +240,13 @@ class BlockPool(Generic[Label]):
         if self._backers.get(block) != backer:
             return False
         del self._backers[block]
-        self._claims -= self._refs[block] - 1 + self._pin_counts.get(block, 0)
+        self._claim(1 - self._refs[block] - self._pin_counts.get(block, 0))
         self.version += 1
         return True
+
+    def _claim(self, count: int) -> None:
+        self._claims += count
+        self.available -= count
 
     def backers(self) -> Iterable[tuple[int, int]]:
         """(block, backer) pairs, for audits."""
@@ -228,9 +256,15 @@ class BlockPool(Generic[Label]):
 
     def set_label(self, block: int, label: Label) -> None:
         """The held block is full, immutable from now on, and worth keeping when it is dropped."""
-        assert self._refs[block]
-        assert block not in self._labels
-        self._labels[block] = label
+        self.set_labels({block: label})
+
+    def set_labels(self, labels: Mapping[int, Label]) -> None:
+        """The same for each of these."""
+        refs, known = self._refs, self._labels
+        for block, label in labels.items():
+            assert refs[block]
+            assert block not in known
+            known[block] = label
 
     def drop_label(self, block: int) -> None:
         """Nobody can find this block any more; a cached one becomes free."""
@@ -242,13 +276,11 @@ class BlockPool(Generic[Label]):
 
     def unpin(self, pin: Pin) -> None:
         """The step or transfer is over. Unknown pins are fine: most steps pin nothing."""
-        if not self._pins:
-            return
         counts = self._pin_counts
-        for block in self._pins.pop(pin, ()):
+        for block in self.pins.pop(pin, ()):
             self.version += 1
             if block in self._backers:
-                self._claims -= 1
+                self._claim(-1)
             counts[block] -= 1
             if not counts[block]:
                 del counts[block]
@@ -271,9 +303,10 @@ class BlockPool(Generic[Label]):
         assert all(block in self._labels for block in self._cached), "cached without a label"
         assert not any(block in self._labels for block in self._returned), "free with a label"
         assert self._limbo == {b for b in self._pin_counts if not self._refs[b]}, "limbo is pinned and unreferenced"
-        pinned = [block for blocks in self._pins.values() for block in blocks]
+        pinned = [block for blocks in self.pins.values() for block in blocks]
         assert {b: pinned.count(b) for b in set(pinned)} == self._pin_counts
         assert all(self._refs[block] for block in self._backers)
         assert self._claims == sum(self._refs[b] - 1 + self._pin_counts.get(b, 0) for b in self._backers)
         assert self.reserved >= 0
+        assert self.available == self._num_unused - self.reserved - self._claims
         assert self.available >= 0, "more is promised than there is"

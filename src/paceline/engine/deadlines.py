@@ -14,6 +14,8 @@ _Entry: TypeAlias = tuple[float, int, RequestState, Reason]
 class Deadlines:
     """A heap of both deadlines of each request. The queue's does not count once the request was ever admitted."""
 
+    __slots__ = ("_heap", "_serial")
+
     def __init__(self) -> None:
         self._heap: list[_Entry] = []
         self._serial = 0

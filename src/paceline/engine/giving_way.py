@@ -23,6 +23,8 @@ WORTH = 0.1  # of the step without them
 class GivingWay:
     """Whether rows were left out of the last step is all it remembers."""
 
+    __slots__ = ("_cost", "_life", "gave_way")
+
     def __init__(self, cost: CostModel, life: Lifecycle) -> None:
         self._cost = cost
         self._life = life

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -27,7 +28,6 @@ from paceline.engine.apply import Applier
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.prefills import NO_END
 from paceline.engine.request_state import RequestState
-from paceline.engine.sequence_kv import SequenceKV
 
 if TYPE_CHECKING:
     from paceline.engine.plan_builder import PlanBuilder
@@ -51,12 +51,18 @@ class DecodeRun(msgspec.Struct, frozen=True):
     """Steps that only decode. The last of them may end requests; none before it does."""
 
     num_steps: int  # at least 1
-    rows: tuple[int, ...]  # in the order of a plan
+    states: list[RequestState]  # whose rows they are, in the order of a plan
     shape: StepShape  # of the first; each later one has one token of context more per row
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple([state.row for state in self.states])
 
 
 class Horizon:
     """Looks ahead over the parts of one scheduler; `Scheduler` delegates to it."""
+
+    __slots__ = ("_applier", "_block_size", "_builder", "_life", "_num_groups", "_sliding")
 
     def __init__(self, builder: PlanBuilder, applier: Applier, life: Lifecycle) -> None:
         self._builder = builder
@@ -69,35 +75,34 @@ class Horizon:
 
     def look(self) -> DecodeRun | None:
         """The run that begins at this step boundary. None: the next plan does, or may do, something else."""
-        running = self._life.running
-        if not running or not self._builder.only_decodes:
+        life, builder = self._life, self._builder
+        if not life.running or not builder.only_decodes:
             return None
-        steps = self._waiting_steps()
-        if steps < 1 or self._builder.may_leave_out(running.values()):
+        steps = self._waiting_steps() if life.queue.num_requests else NO_END
+        if steps < 1:
+            return None
+        states = list(life.running.values())
+        if builder.slack is not None and builder.may_leave_out(states):
             return None
         context = 0
-        for state in running.values():
+        for state in states:
             planned = state.planned
-            if state.known - planned != 1 or state.pending or state.answer is None:
+            if state.known - planned != 1 or state.answer is None:  # nothing is pending between steps
                 return None
             left = state.limit - planned - 1
             if left < steps:
                 steps = left
             context += planned
-        num_rows = len(running)
-        available = self._life.kv.num_available
-        if num_rows * (steps // self._block_size + 2) * self._num_groups > available:
-            steps = self._steps_with_blocks(steps, available)
+        num_rows = len(states)
+        if not life.kv.has(num_rows * (steps // self._block_size + 2) * self._num_groups):
+            steps = self._steps_with_blocks(steps, life.kv.num_available)
         if steps < 1:
             return None
-        rows = tuple([state.row for state in running.values()])
-        return DecodeRun(steps, rows, decoding_shape(num_rows, context))
+        return DecodeRun(steps, states, decoding_shape(num_rows, context))
 
     def _waiting_steps(self) -> int:
         """Steps for which those who wait keep waiting for the reason that is on record; 0: ask the planner."""
         queue = self._life.queue
-        if not queue.num_requests:
-            return NO_END
         head = queue.peek()
         if head is None or queue.num_parked:
             return 0
@@ -120,13 +125,12 @@ class Horizon:
                 num += -(-beyond // size)
         return num * self._num_groups
 
-    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, *, tell: bool = True) -> None:
+    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, tell: bool = True) -> None:
         """The first `num` steps of a run are planned and applied. `tell` False: only those hand out an output that have
         their first token, or their last."""
-        life, applier = self._life, self._applier
-        states = list(life.running.values())
+        life, applier, states, named = self._life, self._applier, run.states, self._life.kv.names_blocks
         assert 1 <= num <= run.num_steps
-        assert len(states) == len(run.rows)
+        assert len(states) == len(life.running), "rows came or went during a run"
         life.step += num
         last_step = life.applied_step = life.step - 1
         life.computed_tokens += num * len(states)
@@ -138,10 +142,9 @@ class Horizon:
         publishers: list[int] = []  # rows with blocks to publish before the last step
         looked_at: list[tuple[RequestState, bool]] = []  # and whether its last token is taken in by itself
         at_end = num == run.num_steps  # only its last step can end somebody
-        num_quiet = 0  # tokens that nobody is told of
+        num_quiet = len(states)  # rows of whose tokens nobody is told
+        publishes = False
         for index, state in enumerate(states):
-            kv = state.kv
-            assert kv is not None
             begin = state.computed
             # `last_step` stays behind: nothing of these steps is in flight any more
             state.planned = state.computed = computed = begin + num
@@ -151,33 +154,37 @@ class Horizon:
                 life.wasted_tokens += again
             if computed > state.capacity:
                 grows.append((state.capacity - begin + 1, index))
-            publishes = computed >= kv.next_commit
-            if publishes and num > 1 and computed > kv.next_commit:
-                publishers.append(index)
-            if tell or (at_end and computed + 1 >= state.limit) or not state.output_tokens or state.stop_ids:
+            if named:  # else there is nothing to publish
+                assert state.kv is not None
+                next_commit = state.kv.next_commit
+                publishes = computed >= next_commit
+                if num > 1 and computed > next_commit:
+                    publishers.append(index)
+            told = state.output_tokens
+            if tell or not told or (at_end and computed + 1 >= state.limit) or state.stop_ids:
                 looked_at.append((state, True))
+                num_quiet -= 1
                 if num > 1:
                     self._take_in(state, num - 1, times, chunks, tell)
                 continue
             if publishes:
                 looked_at.append((state, False))
-            state.known += num
-            state.output_tokens += num
-            num_quiet += num
+            state.known = computed + 1
+            state.output_tokens = told = told + num
             if chunks is None:
-                state.unlisted += num
                 state.last_token_s = now
             else:
                 state.timeline.chunks += chunks
-        life.output_tokens += num_quiet
-        if grows and not life.kv.names_blocks:
+                state.listed_tokens = told
+        life.output_tokens += num * num_quiet
+        if grows and not named:
             self._blocks_by_count(states, grows, num, times)
         elif (grows or publishers) and not self._blocks_at_once(states, grows, publishers, num, times):
             self._blocks_in_order(states, grows, publishers, num, times)
         for state, ends in looked_at:
             if ends:
                 assert state.answer is not None
-                applier.one_token(state, state.answer[state.known - state.num_prompt], 1, now, tell=tell)
+                applier.one_token(state, state.answer[state.known - state.num_prompt], 1, now, tell)
             else:
                 applier.commit(state, now)
         life.step_done(last_step, now)
@@ -199,6 +206,7 @@ class Horizon:
             state.output_tokens += num
             self._life.output_tokens += num
             state.timeline.chunks += chunks[:num]
+            state.listed_tokens = state.output_tokens
             return
         if is_first:
             self._life.count(state, 1, times.end(1))
@@ -248,21 +256,21 @@ class Horizon:
         steps: list[int] = []
         for step, _ in grows:
             steps += range(step - 1, num, size)
-        ends = times.ends(steps)
-        grown: list[tuple[SequenceKV, int]] = []
-        at = 0
+        ends = iter(times.ends(steps))
         for step, index in grows:
             state = states[index]
-            assert state.kv is not None
-            held, since, seconds = state.kv_blocks, state.kv_since, state.kv_block_seconds
-            begin, at = at, at + (num - step) // size + 1
-            for now in ends[begin:at]:
+            kv, held, since, seconds = state.kv, state.kv_blocks, state.kv_since, state.kv_block_seconds
+            for now in islice(ends, (num - step) // size + 1):
                 seconds += held * (now - since)
-                held, since = held + 1, now
-            state.kv_blocks, state.kv_since, state.kv_block_seconds = held, since, seconds
-            state.capacity = held * size
-            grown.append((state.kv, held))
-        self._life.kv.grow_by_count(grown)
+                held += 1
+                since = now
+            state.kv_blocks = held
+            state.kv_since = since
+            state.kv_block_seconds = seconds
+            state.capacity = capacity = held * size
+            assert kv is not None
+            kv.count_to(held, capacity)
+        self._life.kv.grow_by_count(len(steps))
 
     def _blocks_at_once(
         self,

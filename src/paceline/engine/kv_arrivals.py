@@ -27,9 +27,7 @@ def take_in(
     missing = [index for index in (range(num_blocks) if came is None else came) if not cache.has(keys, index)]
     taken = pool.allocate(min(len(missing), max(0, pool.available)))
     for index, block in zip(missing, taken, strict=False):
-        entry = cache.add(keys, index, 0, block)
-        if entry is not None:
-            pool.set_label(block, entry)
+        pool.set_labels(cache.add_all(keys, 0, index, (block,)))
     pool.deref_all(taken[::-1])  # of a sequence the end is evicted before the start
     pool.deref_all(held[::-1])
     return missing[len(taken)] if len(taken) < len(missing) else num_blocks

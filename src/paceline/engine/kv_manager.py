@@ -2,7 +2,7 @@
 
     keys  = kv.keys_for(request)                    # keep it with the request, across preemptions too
     quote = kv.quote(request_id, keys, num_known, max_hit_tokens=num_known - 1)
-    state = kv.reserve(quote, now=now)              # or None: space, or a block it wanted to hit, is gone
+    state = kv.reserve(quote)                       # or None: space, or a block it wanted to hit, is gone
     state.columns(), state.copies                   # what the plan of its first step must carry
     new   = kv.grow(state, planned_end)             # () = nothing needed, None = shortage
     keys.extend(token_ids)                          # tokens known since; before the commit that covers them
@@ -20,17 +20,17 @@ Deterministic: no clock, no randomness, no order taken from sets. Not covered: l
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from itertools import repeat
 
-from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, KVLayout, KVStats, ceil_div
+from paceline.contracts.kv import NULL_BLOCK, BlockKey, CacheDomain, KVEvents, KVLayout, KVStats
 from paceline.contracts.request import Request
 from paceline.engine import kv_window
 from paceline.engine.block_count import CountedPool
 from paceline.engine.block_pool import BlockPool
 from paceline.engine.kv_arrivals import take_in
 from paceline.engine.kv_audit import audit, audit_counts
+from paceline.engine.kv_meter import HitMeter
 from paceline.engine.kv_quotes import Quotes
 from paceline.engine.prefix_cache import Entry, Pending, PrefixCache, SequenceKeys
 from paceline.engine.sequence_kv import NewBlocks, Quote, SequenceKV
@@ -73,6 +73,7 @@ class KVManager:
         self.max_chunk_tokens = max_chunk_tokens
         self.model_revision = model_revision
         self.share_tenants = share_tenants
+        self.names_blocks = names_blocks
         self._block_size = layout.block_size
         self._num_groups = len(layout.groups)
         self._sliding = tuple(index for index, group in enumerate(layout.groups) if group.window is not None)
@@ -95,8 +96,7 @@ class KVManager:
         self._last_step_done = -1
         self._generation = 0
         self._no_keys: SequenceKeys | None = None  # without a cache: the same for all
-        self._hit_tokens = self._query_tokens = self._saved_tokens = 0
-        self._miss_reasons: Counter[str] = Counter()
+        self._meter = HitMeter()
 
     # admission
 
@@ -120,7 +120,6 @@ class KVManager:
         request_id: int,
         keys: SequenceKeys,
         num_known_tokens: int,
-        *,
         max_hit_tokens: int,
         use_cache: bool = True,
         fork_from: SequenceKV | None = None,
@@ -140,9 +139,9 @@ class KVManager:
             num_known_tokens,
             max_hit_tokens,
             fork_tokens,
-            use_cache=use_cache,
-            fork_from=fork_from,
-            readmission=readmission,
+            use_cache,
+            fork_from,
+            readmission,
         )
 
     def fits(self, quote: Quote, *, headroom_blocks: int = 0) -> bool:
@@ -153,7 +152,7 @@ class KVManager:
         """A sequence of so many tokens does not fit even alone."""
         return self.layout.max_blocks(num_tokens, self.max_chunk_tokens) > self._pool.num_blocks
 
-    def reserve(self, quote: Quote, *, now: float = 0.0) -> SequenceKV | None:
+    def reserve(self, quote: Quote) -> SequenceKV | None:
         """Take what was quoted, all or nothing. None when there is no space or a block to hit or copy is gone.
 
         References the hits, promises the rest, allocates the targets of copies, and marks the full blocks it is going
@@ -169,46 +168,37 @@ class KVManager:
         if quote.num_taken > pool.available:
             return None
         generation = quote.sibling.generation if quote.sibling is not None else self._generation
-        kv = SequenceKV(quote.request_id, quote.hit_tokens, ceil_div(quote.num_known_tokens, size), generation)
-        num_hit = quote.hit_tokens // size
+        num_hit, num_known = quote.hit_tokens // size, -(-quote.num_known_tokens // size)
+        tables: list[list[int]] = []
+        first: list[int] = []
+        kv = SequenceKV(quote.request_id, quote.hit_tokens, num_known, generation, tables, first, list(quote.promises))
         for index, blocks in enumerate(quote.hits):
             for block in blocks:
                 own = pool.is_cached(block)
                 pool.ref(block)
-                if own and index in self._sliding and num_hit < kv.num_known_blocks:
+                if own and index in self._sliding and num_hit < num_known:
                     pool.back(block, kv.request_id)
-            first = num_hit - len(blocks)
-            kv.first.append(first)
-            kv.tables.append([NULL_BLOCK] * first + list(blocks))
+            begin = num_hit - len(blocks)
+            first.append(begin)
+            tables.append([NULL_BLOCK] * begin + list(blocks))
             kv.num_blocks += len(blocks)
-        for source in quote.tail_copy:
-            pool.ref(source)
-            kv.sources.append(source)
-        kv.promised = list(quote.promises)
         pool.promise(quote.num_new_blocks)
         kv.capacity_tokens = num_hit * size
         kv.committed = num_hit
-        kv.reserved_at = now
         self._live[kv.request_id] = kv
         if quote.tail_copy:
+            kv.sources = quote.tail_copy
+            for source in quote.tail_copy:
+                pool.ref(source)
             targets = self.grow(kv, kv.capacity_tokens + 1)
             assert targets is not None
             kv.copies = [(source, target) for source, (_g, _i, target) in zip(quote.tail_copy, targets, strict=True)]
-        if generation == self._generation:
+        if generation == self._generation and quote.keys.keys:
             known = min(len(quote.keys.keys), quote.num_known_tokens // size)
             if known > num_hit:
                 kv.pending = self._cache.claim(quote.keys, num_hit, known, kv.request_id)[::-1]
-        self._count(quote)
+        self._meter.note(quote)
         return kv
-
-    def _count(self, quote: Quote) -> None:
-        self._saved_tokens += quote.hit_tokens
-        if quote.readmission or quote.sibling is not None:
-            return
-        self._query_tokens += quote.num_known_tokens
-        self._hit_tokens += quote.hit_tokens
-        if quote.miss_reason:
-            self._miss_reasons[quote.miss_reason] += 1
 
     # life
 
@@ -217,14 +207,17 @@ class KVManager:
         the reservation this cannot fail; nor does it when nothing new is needed."""
         if num_tokens <= kv.capacity_tokens:
             return NOTHING_NEW
-        pool, begin, end = self._pool, kv.capacity_tokens // self._block_size, ceil_div(num_tokens, self._block_size)
+        pool, size = self._pool, self._block_size
+        begin, end = kv.capacity_tokens // size, -(-num_tokens // size)
         if self._num_groups == 1 and not self._sliding:  # as most models are
-            promised = min(end - begin, kv.promised[0])
-            if end - begin - promised > pool.available:
+            needed, left = end - begin, kv.promised[0]
+            promised = needed if needed < left else left
+            if needed - promised > pool.available:
                 return None
-            taken = pool.allocate(end - begin, promised=promised)
-            kv.promised[0] -= promised
-            kv.capacity_tokens, kv.num_blocks = end * self._block_size, kv.num_blocks + end - begin
+            taken = pool.allocate(needed, promised)
+            kv.promised[0] = left - promised
+            kv.capacity_tokens = end * size
+            kv.num_blocks += needed
             if self._counted is not None:
                 return NOTHING_NEW
             kv.tables[0] += taken
@@ -233,11 +226,11 @@ class KVManager:
         total, promised = (end - begin) * self._num_groups, sum(from_promise)
         if total - promised > pool.available:
             return None
-        blocks = iter(pool.allocate(total, promised=promised))
+        blocks = iter(pool.allocate(total, promised))
         new = [(group, index, next(blocks)) for group in range(self._num_groups) for index in range(begin, end)]
         for group, _index, block in new:
             kv.tables[group].append(block)
-        kv.capacity_tokens = end * self._block_size
+        kv.capacity_tokens = end * size
         kv.num_blocks += total
         kv.promised = [left - used for left, used in zip(kv.promised, from_promise, strict=True)]
         for group in self._sliding:
@@ -264,13 +257,10 @@ class KVManager:
             kv.num_blocks += 1
         return True
 
-    def grow_by_count(self, rows: Sequence[tuple[SequenceKV, int]]) -> None:
-        """Each row has so many blocks from now on, which have no names; promises are used up, and there are enough."""
-        total, size = 0, self._block_size
-        for kv, num_blocks in rows:
-            total += num_blocks - kv.num_blocks
-            kv.num_blocks, kv.capacity_tokens = num_blocks, num_blocks * size
-        self._pool.allocate(total)
+    def grow_by_count(self, num_blocks: int) -> None:
+        """So many blocks without names are taken by rows whose promises are used up, and there are enough. The caller
+        notes them in each row (`SequenceKV.count_to`)."""
+        self._pool.allocate(num_blocks)
 
     def commit(self, kv: SequenceKV, keys: SequenceKeys, num_computed: int) -> None:
         """Positions [0, num_computed) are computed and final: full blocks become findable, windows drop blocks."""
@@ -279,13 +269,14 @@ class KVManager:
         if num_computed < kv.next_commit:
             return
         pool, size = self._pool, self._block_size
-        for source in kv.sources:  # the copies were part of a step that is done
-            pool.deref(source)
-        kv.sources.clear()
-        kv.copies = []
+        if kv.sources:  # the copies were part of a step that is done
+            for source in kv.sources:
+                pool.deref(source)
+            kv.sources = kv.copies = ()
         kv.next_commit = NEVER
         if kv.generation == self._generation:
-            self._publish(kv, keys, num_computed // size)
+            if keys.keys:
+                self._publish(kv, keys, num_computed // size)
             if not keys.closed or len(keys.keys) > kv.committed:
                 kv.next_commit = (kv.committed + 1) * size
         for group in self._sliding:
@@ -293,26 +284,25 @@ class KVManager:
             kv.next_commit = min(kv.next_commit, next_slide)
 
     def _publish(self, kv: SequenceKV, keys: SequenceKeys, num_full: int) -> None:
-        add, set_label, pending = self._cache.add, self._pool.set_label, kv.pending
-        begin, end = kv.committed, min(num_full, len(keys.keys))
-        for index in range(begin, end):
+        begin, end, pending = kv.committed, min(num_full, len(keys.keys)), kv.pending
+        if begin >= end:
+            return
+        step = end - begin if self._num_groups == 1 else 1  # groups take turns, block by block
+        for first in range(begin, end, step):
             for group, table in enumerate(kv.tables):
-                block = table[index]
-                if block != NULL_BLOCK:
-                    entry = add(keys, index, group, block)
-                    if entry is not None:
-                        set_label(block, entry)
-            if pending and pending[-1] == keys.keys[index]:
-                self._cache.settle(pending.pop())
-        kv.committed = max(begin, end)
+                self._pool.set_labels(self._cache.add_all(keys, group, first, table[first : first + step]))
+        kv.committed = end
+        if pending:
+            self._cache.settle([pending.pop() for key in keys.keys[begin:end] if pending and pending[-1] == key])
 
-    def release(self, kv: SequenceKV, *, in_flight_step: int | None = None) -> None:
+    def release(self, kv: SequenceKV, in_flight_step: int | None = None) -> None:
         """End it. `in_flight_step`: the last submitted step that may still touch its blocks; they wait for it. The tail
         is dropped first, so that of what stays cached the ends of sequences are evicted before their starts."""
         pool = self._pool
         assert self._live.pop(kv.request_id, None) is kv, "released twice"
         assert in_flight_step is None or in_flight_step > self._last_step_done, "its blocks would wait for ever"
-        pool.unpromise(sum(kv.promised))
+        if promised := sum(kv.promised):
+            pool.unpromise(promised)
         if self._num_groups == 1 and not self._sliding:
             blocks = kv.tables[0]
         else:
@@ -321,14 +311,13 @@ class KVManager:
         for group in self._sliding:
             kv_window.end_promise(pool, kv, group)
         if self._counted is not None:
-            self._counted.give_back(kv.num_blocks, pin=in_flight_step)
+            self._counted.give_back(kv.num_blocks, in_flight_step)
         else:
-            pool.deref_all((blocks + kv.sources)[::-1], pin=in_flight_step)
-        while kv.pending:
-            self._cache.settle(kv.pending.pop())
-        kv.tables = [[] for _ in self.layout.groups]
-        kv.promised = [0] * self._num_groups
-        kv.sources, kv.copies = [], []
+            pool.deref_all([*blocks, *kv.sources][::-1], pin=in_flight_step)
+        if kv.pending:
+            self._cache.settle(kv.pending[::-1])
+            kv.pending = ()
+        kv.tables, kv.promised, kv.sources, kv.copies = [], [], (), ()
         kv.num_blocks = kv.capacity_tokens = 0
 
     def take_in(self, keys: SequenceKeys, num_tokens: int, came: Sequence[int] | None = None) -> int:
@@ -340,21 +329,22 @@ class KVManager:
     def step_done(self, step: int) -> None:
         """The step's result was applied (in order of submission); blocks dropped while it ran may be reused."""
         self._last_step_done = step
-        self._pool.unpin(step)
+        if self._pool.pins:
+            self._pool.unpin(step)
 
     # looking in
 
-    @property
-    def names_blocks(self) -> bool:
-        return self._counted is None
-
-    def settled(self) -> list[BlockKey]:
+    def settled(self) -> Sequence[BlockKey]:
         """Keys that stopped being pending since the last call, ready or given up: wake who waits for them. Drain it."""
         return self._cache.take_settled()
 
     def take_events(self) -> KVEvents:
         """What others may follow the cache by, oldest first, since the last call. The oldest are lost when full."""
         return self._cache.take_events()
+
+    def has(self, num_blocks: int) -> bool:
+        """So many are available."""
+        return num_blocks <= self._pool.available
 
     @property
     def num_available(self) -> int:
@@ -366,7 +356,7 @@ class KVManager:
         return self._pool.num_limbo
 
     def stats(self) -> KVStats:
-        pool = self._pool
+        pool, meter = self._pool, self._meter
         return KVStats(
             total=pool.num_blocks,
             free=pool.num_free,
@@ -374,11 +364,11 @@ class KVManager:
             held=pool.num_held,
             limbo=pool.num_limbo,
             reserved=pool.reserved,
-            hit_tokens=self._hit_tokens,
-            query_tokens=self._query_tokens,
+            hit_tokens=meter.hit_tokens,
+            query_tokens=meter.query_tokens,
             evictions=pool.num_evictions,
-            miss_reasons=dict(sorted(self._miss_reasons.items())),
-            saved_tokens=self._saved_tokens,
+            miss_reasons=dict(sorted(meter.miss_reasons.items())),
+            saved_tokens=meter.saved_tokens,
             dropped_events=self._cache.dropped_events,
         )
 
@@ -390,7 +380,7 @@ class KVManager:
         self._cache.clear()
         self._generation += 1
         for kv in self._live.values():
-            kv.pending.clear()
+            kv.pending = ()
         return self._pool.num_held == 0 and self._pool.num_limbo == 0
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paceline.contracts.kv import KVLayout, ceil_div
+from paceline.contracts.kv import KVLayout
 from paceline.engine import kv_window
 from paceline.engine.block_pool import BlockPool
 from paceline.engine.prefix_cache import Entry, PrefixCache, SequenceKeys
@@ -18,6 +18,18 @@ from paceline.engine.sequence_kv import Quote, SequenceKV, View
 
 class Quotes:
     """Looks at pool, cache and `live` reservations, all of which belong to the manager."""
+
+    __slots__ = (
+        "_block_size",
+        "_cache",
+        "_chunk",
+        "_groups",
+        "_live",
+        "_nothing",
+        "_pool",
+        "_prefix_caching",
+        "_slides",
+    )
 
     def __init__(
         self,
@@ -46,7 +58,6 @@ class Quotes:
         num_known_tokens: int,
         max_hit_tokens: int,
         fork_tokens: int,
-        *,
         use_cache: bool,
         fork_from: SequenceKV | None,
         readmission: bool,
@@ -122,7 +133,7 @@ class Quotes:
     ) -> tuple[tuple[int, ...], int]:
         """Blocks to promise per group, and by how much promises and references lower the pool's `available`."""
         pool, groups = self._pool, self._groups
-        rest = ceil_div(num_known_tokens, self._block_size) - hit_tokens // self._block_size
+        rest = -(-num_known_tokens // self._block_size) - hit_tokens // self._block_size
         promises = (rest,) * len(groups)
         if self._slides:
             promises = tuple(

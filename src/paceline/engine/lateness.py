@@ -19,6 +19,8 @@ from paceline.errors import TooLateError
 class Lateness:
     """Looks at everybody who waits, once for each request that asks to be refused."""
 
+    __slots__ = ("_cost", "_decisions", "_life", "_settings", "num_refused", "step_ends")
+
     def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, decisions: DecisionRing) -> None:
         self._settings = settings
         self._cost = cost

@@ -29,6 +29,31 @@ class Lifecycle:
     """Who is where. `running` is in order of admission; `releases` and `outputs` are collected until somebody takes
     them (the next plan, the loop)."""
 
+    __slots__ = (
+        "_fresh_row",
+        "_in_limbo",
+        "_returned_rows",
+        "applied_step",
+        "computed_tokens",
+        "decisions",
+        "kv",
+        "lowest_running_class",
+        "num_finished",
+        "num_preemptions",
+        "num_rows",
+        "open",
+        "output_tokens",
+        "outputs",
+        "queue",
+        "releases",
+        "running",
+        "running_classes",
+        "saved_prefill_ms",
+        "step",
+        "token_times",
+        "wasted_tokens",
+    )
+
     def __init__(
         self,
         kv: KVManager,
@@ -46,7 +71,9 @@ class Lifecycle:
         self.open: dict[int, RequestState] = {}  # by request id: waiting or running
         self.running: dict[int, RequestState] = {}
         self.running_classes: dict[int, int] = {}  # priority -> how many run
-        self.free_rows = list(range(num_rows))  # heap
+        self.lowest_running_class: int | None = None
+        self._fresh_row = 0  # rows from here on were never taken
+        self._returned_rows: list[int] = []  # heap of the free ones before it
         self.releases: list[int] = []  # rows the executor still holds for somebody
         self.outputs: list[RequestOutput] = []
         self.step = 0  # the step planned next
@@ -89,9 +116,9 @@ class Lifecycle:
         )
 
     @property
-    def lowest_running_class(self) -> int | None:
-        classes = self.running_classes
-        return max(classes) if len(classes) > 1 else next(iter(classes), None)
+    def free_rows(self) -> list[int]:
+        """In no order."""
+        return [*self._returned_rows, *range(self._fresh_row, self.num_rows)]
 
     def enter(self, state: RequestState) -> None:
         """A new request begins to wait."""
@@ -108,12 +135,20 @@ class Lifecycle:
         if state.queued:
             self.leave_queue(state)
         state.move_to(Phase.RUNNING)
-        state.row = heappop(self.free_rows)
+        if self._returned_rows:
+            state.row = heappop(self._returned_rows)
+        else:
+            assert self._fresh_row < self.num_rows, "no row is free"
+            state.row = self._fresh_row
+            self._fresh_row += 1
         state.kv = kv
         state.computed = state.planned = kv.num_cached_tokens
         state.kv_since = now
         self.running[state.request_id] = state
-        self.running_classes[state.priority] = self.running_classes.get(state.priority, 0) + 1
+        priority, lowest = state.priority, self.lowest_running_class
+        self.running_classes[priority] = self.running_classes.get(priority, 0) + 1
+        if lowest is None or priority > lowest:
+            self.lowest_running_class = priority
         if state.cached_tokens < 0:
             state.cached_tokens = state.frontier = kv.num_cached_tokens
             state.timeline.admitted = now
@@ -130,28 +165,32 @@ class Lifecycle:
         self.queue.push(state)
 
     def _leave(self, state: RequestState, now: float) -> None:
-        assert state.kv is not None
+        kv, row, classes = state.kv, state.row, self.running_classes
+        assert kv is not None
         in_flight = state.last_step if state.last_step > self.applied_step else None
-        self.kv.release(state.kv, in_flight_step=in_flight)
+        self.kv.release(kv, in_flight)
         state.limbo_step = NO_STEP if in_flight is None else in_flight
-        self.releases.append(state.row)
-        heappush(self.free_rows, state.row)
+        self.releases.append(row)
+        heappush(self._returned_rows, row)
         del self.running[state.request_id]
-        left = self.running_classes[state.priority] - 1
+        left = classes[state.priority] - 1
         if left:
-            self.running_classes[state.priority] = left
+            classes[state.priority] = left
         else:
-            del self.running_classes[state.priority]
-        state.computed_tokens += state.planned - state.kv.num_cached_tokens
+            del classes[state.priority]
+            self.lowest_running_class = max(classes, default=None)
+        state.computed_tokens += state.planned - kv.num_cached_tokens
         self.wasted_tokens += state.drop_residency()
         state.account_blocks(now)
-        self._wake_followers(state)
+        if state.has_followers:
+            self._wake_followers(state)
 
     def step_done(self, step: int, now: float) -> None:
         """The result of `step` was applied: blocks that waited for it are free."""
         self.kv.step_done(step)
-        for timeline in self._in_limbo.pop(step, ()):
-            timeline.blocks_free = now
+        if self._in_limbo:
+            for timeline in self._in_limbo.pop(step, ()):
+                timeline.blocks_free = now
 
     def _wake_followers(self, state: RequestState) -> None:
         if state.has_followers:
@@ -169,7 +208,7 @@ class Lifecycle:
         output = RequestOutput(request_id=state.request_id, token_ids=token_ids, logprobs=logprobs)
         if token_ids:
             count = len(token_ids)  # `count`, without a call: the hot path
-            state.output_tokens += count
+            state.output_tokens = state.listed_tokens = state.output_tokens + count
             self.output_tokens += count
             state.timeline.chunks.append((now, count))
         collected = state.prompt_logprobs
@@ -186,15 +225,15 @@ class Lifecycle:
         self.output_tokens += num_tokens
         if self.token_times:
             state.timeline.chunks.append((now, num_tokens))
+            state.listed_tokens = state.output_tokens
         else:
-            state.unlisted += num_tokens
             state.last_token_s = now
 
     def list_rest(self, state: RequestState) -> None:
         """What is not in its timeline becomes one chunk of it."""
-        if state.unlisted:
-            state.timeline.chunks.append((state.last_token_s, state.unlisted))
-            state.unlisted = 0
+        if (missing := state.output_tokens - state.listed_tokens) > 0:
+            state.timeline.chunks.append((state.last_token_s, missing))
+            state.listed_tokens = state.output_tokens
 
     def finish(
         self,
@@ -213,7 +252,8 @@ class Lifecycle:
         else:
             self._leave(state, now)
         del self.open[state.request_id]
-        self._wake_followers(state)
+        if state.has_followers:
+            self._wake_followers(state)
         state.move_to(PHASE_OF_FINISH[finish])
         if token_ids is None:
             token_ids = []
@@ -221,24 +261,26 @@ class Lifecycle:
             if matcher is not None and finish is not FinishReason.ABORT:
                 token_ids, held, _ = matcher.take(everything=True)
                 logprobs = held if state.wants_logprobs else None
-        self.list_rest(state)
-        output = self.emit(state, token_ids, logprobs, now)
+        if state.listed_tokens < state.output_tokens:
+            self.list_rest(state)
+        output, timeline = self.emit(state, token_ids, logprobs, now), state.timeline
         output.finish = finish
         output.error = error
         if finish is FinishReason.STOP:
             output.stop_reason = state.rules.stop_reason
             output.cut_bytes = state.rules.cut_bytes
-        state.timeline.end = now
+        timeline.end = now
         if state.limbo_step > self.applied_step:
-            self._in_limbo.setdefault(state.limbo_step, []).append(state.timeline)
+            self._in_limbo.setdefault(state.limbo_step, []).append(timeline)
         else:
-            state.timeline.blocks_free = now
-        state.timeline.outcome = _OUTCOMES[finish]
-        output.timeline = state.timeline
+            timeline.blocks_free = now
+        timeline.outcome = _OUTCOMES[finish]
+        output.timeline = timeline
         output.usage = usage_of(state)
         self.num_finished += 1
-        kind = Kind.REFUSE if reason is Reason.NEVER_FITS else Kind.FINISH
-        self.record(state, kind, reason, now, {"output": float(state.output_tokens), "known": float(state.known)})
+        if self.decisions.capacity:
+            kind = Kind.REFUSE if reason is Reason.NEVER_FITS else Kind.FINISH
+            self.record(state, kind, reason, now, {"output": float(state.output_tokens), "known": float(state.known)})
 
 
 def usage_of(state: RequestState) -> Usage:

@@ -54,11 +54,8 @@ class PlanBuilder:
         self.slack = Slack(settings, cost, life) if settings.by_slack else None
         self.prefills = Prefills(settings, cost, life, self.room, self.slack)
         self._giving_way = GivingWay(cost, life)
-
-    @property
-    def only_decodes(self) -> bool:
-        """Without somebody new, a plan for rows with one token to go holds those and nothing else, now and after it."""
-        return not (self._speculate or self._decode_cut or self._giving_way.gave_way or self.prefills.is_forming)
+        # without somebody new, a plan for rows with one token to go holds those and nothing else, now and after it
+        self.only_decodes = not self._speculate
 
     def may_leave_out(self, running: Collection[RequestState]) -> bool:
         """Some of these rows, which decode, may skip a step for the others."""
@@ -67,31 +64,14 @@ class PlanBuilder:
         lost = sum(state.is_lost(0.0) for state in running)
         return 0 < lost < len(running)
 
-    def build(self, now: float, *, write: bool = True) -> tuple[StepPlan | None, Flight | None]:
+    def build(self, now: float, write: bool = True) -> tuple[StepPlan | None, Flight | None]:
         """The plan of the step `life.step`, and how to read its result; None with an empty plan. `write` False: what
         the plan would do is done, and no plan is written."""
-        settings, life = self._settings, self._life
-        selection = Selection(written=write)
-        started = self._select_decodes(selection, now)
-        if self.slack is not None and life.step % TURN:  # one step in so many is for all: nobody starves
-            selection.decodes = self.slack.take_part(selection.decodes, now)
-        if settings.prefill_priority == "decode_first" or self._decode_cut:
-            was_cut, self._decode_cut = self._decode_cut, False
-            num_decode = len(selection.decodes) + self._select_drafts(selection, settings.max_num_batched_tokens, now)
-            budget = policies.prefill_budget(settings, num_decode_tokens=num_decode, max_tokens=self._max_tokens)
-            if self.slack is not None and (started or life.queue.num_requests):
-                cached = started[0].planned if started else 0
-                head = life.queue.peek()
-                prompts = started if head is None else [*started, head]
-                budget = self.slack.budget(selection.decodes, prompts, cached, budget, now)
-            self.prefills.select(selection, started, budget, now)
-            if not self._speculate and not was_cut:  # a draft left out would be lost; rows that were just left out run
-                self._giving_way.choose(selection, self.prefills.shares, now)
-        else:
-            used = self.prefills.select(selection, started, settings.max_num_batched_tokens, now)
-            if used:
-                self._cut_decodes(selection, settings.max_num_batched_tokens - used)
-            self._select_drafts(selection, settings.max_num_batched_tokens - used, now)
+        selection = Selection(write)
+        self._select(selection, now)
+        self.only_decodes = not (
+            self._speculate or self._decode_cut or self._giving_way.gave_way or self.prefills.is_forming
+        )
         if selection.victim_class is not None:
             selection.drop_victims()
         if not selection.decodes and not selection.prefills:
@@ -100,6 +80,34 @@ class PlanBuilder:
         if self.slack is not None and selection.prefills:
             self.slack.note_prompts(selection.prefills, now)
         return self._columns(selection)
+
+    def _select(self, selection: Selection, now: float) -> None:
+        settings, life = self._settings, self._life
+        started = self._select_decodes(selection, now)
+        if self.slack is not None and life.step % TURN:  # one step in so many is for all: nobody starves
+            selection.decodes = self.slack.take_part(selection.decodes, now)
+        if settings.prefill_priority == "decode_first" or self._decode_cut:
+            was_cut, self._decode_cut = self._decode_cut, False
+            num_decode = len(selection.decodes)
+            if self._speculate:
+                num_decode += self._select_drafts(selection, settings.max_num_batched_tokens, now)
+            budget = policies.prefill_budget(settings, num_decode, self._max_tokens)
+            if self.slack is not None and (started or life.queue.num_requests):
+                cached = started[0].planned if started else 0
+                head = life.queue.peek()
+                prompts = started if head is None else [*started, head]
+                budget = self.slack.budget(selection.decodes, prompts, cached, budget, now)
+            self.prefills.select(selection, started, budget, now)
+            shares, giving_way = self.prefills.shares, self._giving_way
+            # a draft left out would be lost; rows that were just left out run
+            if (shares is not None or giving_way.gave_way) and not self._speculate and not was_cut:
+                giving_way.choose(selection, shares, now)
+        else:
+            used = self.prefills.select(selection, started, settings.max_num_batched_tokens, now)
+            if used:
+                self._cut_decodes(selection, settings.max_num_batched_tokens - used)
+            if self._speculate:
+                self._select_drafts(selection, settings.max_num_batched_tokens - used, now)
 
     def _select_decodes(self, selection: Selection, now: float) -> list[RequestState]:
         """Choose every row with one token to go, and see to its blocks; return the rows with more to go."""
@@ -129,14 +137,12 @@ class PlanBuilder:
 
     def _select_drafts(self, selection: Selection, max_tokens: int, now: float) -> int:
         """Drafts to verify beside the decode rows, as far as tokens and blocks are there. Returns how many."""
-        if not self._speculate:
-            return 0
         settings = self._settings
         room = max_tokens - len(selection.decodes) - settings.min_prefill_tokens
         total = 0
         for state in selection.decodes:
             most = min(settings.num_draft_tokens, state.limit - state.known - 1, room - total)
-            drafts, state.drafts = state.drafts, []  # a device's proposals are for this step or for none
+            drafts, state.drafts = list(state.drafts), ()  # a device's proposals are for this step or for none
             if most <= 0 or state.row == NO_ROW:
                 continue
             if self._drafter is not None:
@@ -154,7 +160,7 @@ class PlanBuilder:
         life, write = self._life, selection.written
         # before rows are added: that moves counters on
         admits = tuple([self._row_admit(state) for state in selection.admits]) if write else ()
-        rows = RowColumns(life.step, want_drafts=self._want_drafts, written=write)
+        rows = RowColumns(life.step, self._want_drafts, write)
         rows.add_decodes(selection.decodes, selection.drafts)
         for state, count in selection.prefills:
             rows.add_chunk(state, count)

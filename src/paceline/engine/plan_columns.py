@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from paceline.contracts.ports import StepShape
@@ -29,7 +30,7 @@ class Selection:
 
     __slots__ = ("admits", "copies", "decodes", "drafts", "grown", "prefills", "victim_class", "written")
 
-    def __init__(self, *, written: bool = True) -> None:
+    def __init__(self, written: bool = True) -> None:
         self.written = written  # a plan will be written of it
         self.decodes: list[RequestState] = []  # one token each, and their drafts
         self.drafts: dict[int, list[int]] = {}  # request id -> draft tokens to verify
@@ -46,31 +47,18 @@ class Selection:
         self.grown = [(s, new) for s, new in self.grown if s.row != NO_ROW]
 
 
-class Flight:
+class Flight(msgspec.Struct, frozen=True, eq=False):
     """A plan in flight: which request, at which epoch, each of its rows is. Entries are parallel, in plan order."""
 
-    __slots__ = ("counts", "epochs", "est_ms", "num_drafts", "rows", "samples", "shape", "states", "step")
-
-    def __init__(
-        self,
-        step: int,
-        states: list[RequestState],
-        rows: list[int],
-        counts: list[int],
-        num_drafts: list[int],
-        samples: list[int],
-        shape: StepShape,
-        est_ms: float,
-    ) -> None:
-        self.step = step
-        self.shape = shape
-        self.est_ms = est_ms
-        self.states = states
-        self.epochs = [s.epoch for s in states]
-        self.rows = rows
-        self.counts = counts
-        self.num_drafts = num_drafts
-        self.samples = samples
+    step: int
+    states: list[RequestState]
+    epochs: list[int]
+    rows: list[int]
+    counts: list[int]
+    num_drafts: list[int]
+    samples: list[int]
+    shape: StepShape
+    est_ms: float
 
 
 def empty_plan(step: int) -> StepPlan:
@@ -138,7 +126,7 @@ class RowColumns:
         "written",
     )
 
-    def __init__(self, step: int, *, want_drafts: int, written: bool = True) -> None:
+    def __init__(self, step: int, want_drafts: int, written: bool = True) -> None:
         self.step = step
         self.written = written
         self.want_drafts = want_drafts
@@ -157,7 +145,8 @@ class RowColumns:
         self.prompt_logits = 0
 
     def add_decodes(self, decodes: list[RequestState], drafts: dict[int, list[int]]) -> None:
-        """Rows with one known (or in-flight) token to go: each draws. The hot path."""
+        """Rows with one known (or in-flight) token to go: each draws. They come first. The hot path."""
+        assert not self.states
         step, size = self.step, len(decodes)
         if self.written:
             self.rows += [state.row for state in decodes]
@@ -165,21 +154,20 @@ class RowColumns:
             self.num_drafts += [0] * size
             self.wants += [0] * size
             self.logits += [_LOGITS_LAST] * size
-        starts, pairs = self.starts, 0
+        starts = self.starts
         for state in decodes:
             planned = state.planned
             starts.append(planned)
             state.planned = planned + 1
             state.pending += 1
             state.last_step = state.last_draw_step = step
-            pairs += planned + 1
             if planned < state.frontier:
                 state.wasted_tokens += 1
                 self.wasted += 1
         self.states += decodes
         self.counts += [1] * size
         self.samples += [1] * size
-        self.attention_pairs += pairs
+        self.attention_pairs += sum(starts) + size
         if drafts or self.want_drafts:
             assert self.written, "drafts need a plan that says which"
             self._add_drafts(len(self.states) - size, drafts)
@@ -241,7 +229,8 @@ class RowColumns:
         )
 
     def flight(self, shape: StepShape, est_ms: float) -> Flight:
-        return Flight(self.step, self.states, self.rows, self.counts, self.num_drafts, self.samples, shape, est_ms)
+        states, epochs = self.states, [state.epoch for state in self.states]
+        return Flight(self.step, states, epochs, self.rows, self.counts, self.num_drafts, self.samples, shape, est_ms)
 
     def plan(self, selection: Selection, admits: tuple[RowAdmit, ...], releases: list[int], est_ms: float) -> StepPlan:
         # one array: a fixed cost once, not once per column

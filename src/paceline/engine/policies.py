@@ -40,7 +40,7 @@ def releasable_blocks(running: Iterable[RequestState], *, at_least: int) -> int:
     )
 
 
-def headroom_blocks(settings: SchedulerSettings, *, num_blocks: int, num_groups: int, num_running: int) -> int:
+def headroom_blocks(settings: SchedulerSettings, num_blocks: int, num_groups: int, num_running: int) -> int:
     """Blocks that must stay available after an admission: the watermark, and one block per KV group to decode into.
 
     Nothing is held back when nobody runs: what fits an empty pool is never refused by a margin.
@@ -58,7 +58,7 @@ def goes_on_first(begun: RequestState, head: RequestState, debt: Callable[[Reque
     return debt(begun) < debt(head)
 
 
-def prefill_budget(settings: SchedulerSettings, *, num_decode_tokens: int, max_tokens: int) -> int:
+def prefill_budget(settings: SchedulerSettings, num_decode_tokens: int, max_tokens: int) -> int:
     """Positions left for prefill: what decode leaves of the step, but never below the minimum share.
 
     `max_tokens` is the most a step may compute; settings were checked to leave room for the minimum.

@@ -52,7 +52,7 @@ class Prefills:
         queue = self._queue
         self.hold_until = None
         left = budget
-        self.shares = self._shares_of(budget, now)
+        self.shares = self._shares_of(budget, now) if self._settings.policy == "fair" else None
         if len(started) > 1:
             if self._slack is None or self._life.step % TURN == 0:  # a step in so many, so that nobody starves
                 started.sort(key=lambda s: (s.priority, queue.debt(s), s.arrival, s.request_id))
@@ -93,40 +93,38 @@ class Prefills:
         if state.row == NO_ROW:
             return 0  # a victim by now
         todo = state.todo
-        count = policies.chunk_tokens(self._settings, todo, self._room_for(state, left))
+        if self.shares is not None:
+            left = self.shares.room(state, left)
+        count = policies.chunk_tokens(self._settings, todo, left)
         if not count:
             return 0
         end = state.planned + count
         # Its blocks were promised at admission; only plans in flight over a sliding window can delay some of them.
         if end > state.capacity and not self._room.grow(selection, state, end, now):
             return 0
-        self._note_chunk(state, count, todo, now)
+        if count < todo:
+            self._note_chunk(state, count, todo, now)
         if self.shares is not None:
             self.shares.spend(state, count)
         selection.prefills.append((state, count))
         return count
 
     def _shares_of(self, budget: int, now: float) -> Shares | None:
-        """Only the fair policy knows tenants, and one tenant alone has nobody to share with."""
+        """One tenant alone has nobody to share with."""
         settings, queue = self._settings, self._queue
-        if settings.policy != "fair":
-            return None
         about = queue.arrivals.about(now)  # asked in any case: it forgets who is gone
         if settings.batching == "static" or len(about) < 2:
             return None
         running = self._life.running.values()
         return Shares(about, running, queue.debt_of, max_rows=settings.max_num_seqs, budget=budget)
 
-    def _room_for(self, state: RequestState, left: int) -> int:
-        return left if self.shares is None else self.shares.room(state, left)
-
     def _note_chunk(self, state: RequestState, count: int, todo: int, now: float) -> None:
-        if count < todo:
-            numbers = {"tokens": float(count), "todo": float(todo)}
-            reason = Reason.CHUNKED
-            if self._slack is not None and self._slack.is_pacing:
-                reason, numbers["step_ms"] = Reason.PACED, 1e3 * self._slack.limit_s
-            self._life.record(state, Kind.CHUNK, reason, now, numbers)
+        """It got `count` positions of `todo`, which is more."""
+        numbers = {"tokens": float(count), "todo": float(todo)}
+        reason = Reason.CHUNKED
+        if self._slack is not None and self._slack.is_pacing:
+            reason, numbers["step_ms"] = Reason.PACED, 1e3 * self._slack.limit_s
+        self._life.record(state, Kind.CHUNK, reason, now, numbers)
 
     def _wait(
         self, state: RequestState, reason: Reason, now: float, *, other: int | None = None, **numbers: float
@@ -166,7 +164,7 @@ class Prefills:
         if selection.victim_class is not None and head.priority >= selection.victim_class:
             self._wait(head, Reason.AFTER_PREEMPTION, now)
             return 0
-        if (left := self._room_for(head, left)) <= 0:
+        if self.shares is not None and (left := self.shares.room(head, left)) <= 0:
             self._wait(head, Reason.TENANT_SHARE, now, running=len(life.running))
             return 0
         lowest = life.lowest_running_class
@@ -187,15 +185,15 @@ class Prefills:
         if self._slack is not None and not may_preempt and not self._slack.keeps_pace(life.running.values(), head, now):
             self._wait(head, Reason.PACE, now, running=len(life.running))
             return 0
-        sibling = self._leader_kv(head, now)
+        sibling = None if head.request.leader is None else self._leader_kv(head, now)
         if head.parked_on is not None:
             return 0
         quote = self._quote(head, sibling)
-        if self._waits_for_prefix(selection, head, quote, now):
+        if quote.pending is not None and self._waits_for_prefix(selection, head, quote, now):
             return 0
         if for_share is not None:
             missing = self._missing(quote)
-            if missing > 0 or (kv := self._kv.reserve(quote, now=now)) is None:
+            if missing > 0 or (kv := self._kv.reserve(quote)) is None:
                 self._block(head, missing, now)  # a row alone would not help it, so nobody loses one
                 return 0
             # out of the order first: the victim's place in it may be before the head's
@@ -259,11 +257,11 @@ class Prefills:
             state.request_id,
             state.keys,
             state.known,
-            max_hit_tokens=state.known - 1,
-            use_cache=state.prompt_logprobs_done,
-            fork_from=sibling,
-            fork_tokens=state.num_prompt - 1 if sibling is not None else 0,
-            readmission=state.preemptions > 0,
+            state.known - 1,
+            state.prompt_logprobs_done,
+            sibling,
+            state.num_prompt - 1 if sibling is not None else 0,
+            state.preemptions > 0,
         )
 
     def _leader_kv(self, state: RequestState, now: float) -> SequenceKV | None:
@@ -324,10 +322,7 @@ class Prefills:
         return True
 
     def _headroom(self) -> int:
-        num_running = len(self._life.running)
-        return policies.headroom_blocks(
-            self._settings, num_blocks=self._num_blocks, num_groups=self._num_groups, num_running=num_running
-        )
+        return policies.headroom_blocks(self._settings, self._num_blocks, self._num_groups, len(self._life.running))
 
     def _reserve(
         self,
@@ -365,7 +360,7 @@ class Prefills:
                 sibling = None
             quote = self._quote(state, sibling)  # hits may have changed hands
             missing = self._missing(quote)
-        if missing > 0 or (reserved := kv.reserve(quote, now=now)) is None:
+        if missing > 0 or (reserved := kv.reserve(quote)) is None:
             self._block(state, missing, now)
             return None
         return reserved
@@ -382,16 +377,20 @@ class Prefills:
         if cached and not resumed:
             self._life.saved_prefill_ms += self._cost.prefill_ms(cached)
         reason = Reason.RESUMED if resumed else Reason.CACHE_HIT if cached else Reason.COLD
-        numbers = {"known": float(state.known), "cached": float(cached), "row": float(state.row)}
-        self._life.record(state, Kind.ADMIT, reason, now, numbers)
-        todo = state.todo
+        if self._life.decisions.capacity:
+            numbers = {"known": float(state.known), "cached": float(cached), "row": float(state.row)}
+            self._life.record(state, Kind.ADMIT, reason, now, numbers)
+        else:
+            state.reason = reason
+        todo = state.known + state.pending - state.planned
         count = policies.chunk_tokens(self._settings, todo, left)
-        self._note_chunk(state, count, todo, now)
+        if count < todo:
+            self._note_chunk(state, count, todo, now)
         entered = self._room.grow(selection, state, state.planned + count, now)
         assert entered, "the blocks of its known tokens were promised"
         if selection.written:
             selection.grown[-1] = (state, kv.columns())  # hits and fork copies too
-        selection.copies += kv.copies
+            selection.copies += kv.copies
         selection.admits.append(state)
         if self.shares is not None:
             self.shares.spend(state, count)

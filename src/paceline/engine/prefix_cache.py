@@ -283,29 +283,42 @@ class PrefixCache:
 
     def add(self, keys: SequenceKeys, index: int, group: int, block: int) -> Entry | None:
         """Block `index` of the sequence is ready. None when the key is taken: the first block that came keeps it."""
-        key = keys.keys[index]
-        ready = self._ready[group]
-        if key in ready:
-            return None
-        parent = keys.keys[index - 1] if index else keys.root
-        entry = ready[key] = Entry(block, group, key, parent, keys.tokens[index])
-        if index == 0 and self._explains:
+        return self.add_all(keys, group, index, (block,)).get(block)
+
+    def add_all(self, keys: SequenceKeys, group: int, begin: int, blocks: Sequence[int]) -> dict[int, Entry]:
+        """Blocks of the sequence, from number `begin` on, are ready (NULL_BLOCK: that one is not there). By block the
+        entries that are new: where a key is taken, the first block that came keeps it."""
+        ready, known, tokens = self._ready[group], keys.keys, keys.tokens
+        parent = known[begin - 1] if begin else keys.root
+        made: dict[int, Entry] = {}
+        for index, block in enumerate(blocks, begin):
+            key = known[index]
+            if block and key not in ready:
+                made[block] = ready[key] = Entry(block, group, key, parent, tokens[index])
+            parent = key
+        if not made:
+            return made
+        if begin == 0 and self._explains and blocks[0] in made:
             _remember(self._domains, keys.first_digest, keys.root, DOMAIN_CAPACITY)
         if self._followed:
-            self._emit(BlockStored(key=key, parent=parent, group=group, num_tokens=self._block_size))
+            for entry in made.values():
+                self._emit(BlockStored(key=entry.key, parent=entry.parent, group=group, num_tokens=self._block_size))
         else:
-            self.dropped_events += 1
-        return entry
+            self.dropped_events += len(made)
+        return made
 
-    def evict(self, entry: Entry) -> None:
-        """The block was taken for something else."""
-        del self._ready[entry.group][entry.key]
+    def evict(self, entries: Sequence[Entry]) -> None:
+        """Their blocks were taken for something else."""
+        for entry in entries:
+            del self._ready[entry.group][entry.key]
         if self._explains:
-            _remember(self._ghosts, entry.key, None, GHOST_CAPACITY)
+            for entry in entries:
+                _remember(self._ghosts, entry.key, None, GHOST_CAPACITY)
         if self._followed:
-            self._emit(BlockRemoved(key=entry.key, group=entry.group))
+            for entry in entries:
+                self._emit(BlockRemoved(key=entry.key, group=entry.group))
         else:
-            self.dropped_events += 1
+            self.dropped_events += len(entries)
 
     def clear(self) -> None:
         for ready in self._ready:
@@ -320,21 +333,21 @@ class PrefixCache:
 
     def claim(self, keys: SequenceKeys, begin: int, end: int, owner: int) -> list[BlockKey]:
         """`owner` will compute blocks [begin, end): those nobody has or computes become pending. Returns their keys."""
-        claimed, pending = [], self._pending
-        for key in islice(keys.keys, begin, end):
-            if key in pending:
-                continue
-            for ready in self._ready:
-                if key not in ready:
-                    pending[key] = owner
-                    claimed.append(key)
-                    break
+        pending = self._pending
+        claimed = [key for key in keys.keys[begin:end] if key not in pending]
+        if len(self._ready) == 1:
+            ready = self._ready[0]
+            claimed = [key for key in claimed if key not in ready]
+        else:
+            claimed = [key for key in claimed if any(key not in ready for ready in self._ready)]
+        pending |= dict.fromkeys(claimed, owner)
         return claimed
 
-    def settle(self, key: BlockKey) -> None:
-        """A pending key became ready, or its owner gave up."""
-        del self._pending[key]
-        self._settled.append(key)
+    def settle(self, keys: Sequence[BlockKey]) -> None:
+        """Pending keys became ready, or their owner gave up."""
+        for key in keys:
+            del self._pending[key]
+        self._settled += keys
 
     def owner(self, key: BlockKey) -> int | None:
         return self._pending.get(key)
@@ -343,7 +356,9 @@ class PrefixCache:
     def num_pending(self) -> int:
         return len(self._pending)
 
-    def take_settled(self) -> list[BlockKey]:
+    def take_settled(self) -> Sequence[BlockKey]:
+        if not self._settled:
+            return ()
         settled, self._settled = self._settled, []
         return settled
 

@@ -10,6 +10,7 @@ the order until it comes.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
@@ -101,12 +102,33 @@ class WaitingQueue:
     """All waiting requests. `charge` and `debt` matter to the fair policy only. `ages` False: nobody asks for the
     oldest arrival, and it is not known."""
 
+    __slots__ = (
+        "_ages",
+        "_by_arrival",
+        "_classes",
+        "_fair",
+        "_idle",
+        "_late",
+        "_only",
+        "_parked",
+        "_priorities",
+        "_serial",
+        "_spare",
+        "arrivals",
+        "now",
+        "num_parked",
+        "num_requests",
+        "num_tokens",
+    )
+
     def __init__(self, policy: Policy, *, ages: bool = True) -> None:
         self._fair = policy == "fair"
         self._ages = ages
         self.now = 0.0  # of the step that is planned, or was last: who is late by then goes behind
         self._late: list[RequestState] = []  # who went behind since `take_late`
         self.arrivals = Arrivals()  # noted for the fair policy only
+        # one alone needs no order; whose place time or counters change is not kept here
+        self._only: RequestState | None = None
         self._classes: dict[int, _Tenants] = {}
         self._priorities: list[int] = []  # sorted; of classes with somebody in the order
         self._idle: dict[int, None] = {}  # other classes that are remembered, the one idle longest first
@@ -139,6 +161,20 @@ class WaitingQueue:
 
     def _enter(self, state: RequestState) -> None:
         state.queued = True
+        if self._only is not None:
+            self._spread()
+        elif not (self._priorities or self._fair or state.by_slack):
+            self._only = state
+            return
+        self._order(state)
+
+    def _spread(self) -> None:
+        """The only one gets a place in the order."""
+        state, self._only = self._only, None
+        if state is not None:
+            self._order(state)
+
+    def _order(self, state: RequestState) -> None:
         tenants = self._classes.get(state.priority)
         if tenants is None:
             tenants, self._spare = self._spare or _Tenants(self._late), None
@@ -152,7 +188,7 @@ class WaitingQueue:
     def peek(self) -> RequestState | None:
         """The next in order, or None when nobody is in the order (parked ones are not)."""
         if not self._priorities:
-            return None
+            return self._only
         tenants = self._classes[self._priorities[0]]
         tenants.now = self.now
         return tenants.peek()
@@ -180,6 +216,9 @@ class WaitingQueue:
         return state
 
     def _pop(self) -> RequestState:
+        if (state := self._only) is not None:
+            self._only, state.queued = None, False
+            return state
         state = self.peek()
         assert state is not None
         self._classes[state.priority].pop()
@@ -196,6 +235,8 @@ class WaitingQueue:
         if state.parked_on is not None:
             state.parked_on = None
             self.num_parked -= 1
+        elif state is self._only:
+            self._only, state.queued = None, False
         else:
             assert state.queued
             state.queued = False
@@ -218,6 +259,14 @@ class WaitingQueue:
                 state.parked_on = None
                 self.num_parked -= 1
                 self._enter(state)
+
+    def wake_all(self, keys: Sequence[bytes | int]) -> None:
+        """The same for each of these."""
+        if self.num_parked:
+            for key in keys:
+                self.wake(key)
+        else:
+            self._parked.clear()  # those in it are gone
 
     def oldest_arrival(self) -> float | None:
         """When the one that waits longest came. Only with `ages`."""
@@ -242,10 +291,10 @@ class WaitingQueue:
             return 0.0
         return tenants.served.get(tenant, 0.0)
 
-    def take_late(self) -> list[RequestState]:
+    def take_late(self) -> Sequence[RequestState]:
         """Those whose latest start has passed since the last call."""
         if not self._late:
-            return []
+            return ()
         late = [state for state in self._late if state.queued]
         self._late.clear()
         return late
@@ -253,6 +302,7 @@ class WaitingQueue:
     def ahead_of(self, state: RequestState) -> tuple[int, int]:
         """(requests, their known tokens) that go before one that comes now: of higher classes, of its own tenant, and
         of tenants that were served no more. Looks at everybody."""
+        self._spread()
         requests = tokens = 0
         for priority in self._priorities:
             if priority > state.priority:
@@ -268,4 +318,5 @@ class WaitingQueue:
 
     def in_order(self) -> list[RequestState]:
         """Everybody in the order, parked ones left out. Looks at all of them: for explanations only."""
+        self._spread()
         return [state for priority in self._priorities for state in self._classes[priority].live()]

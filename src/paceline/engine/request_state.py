@@ -96,6 +96,7 @@ class RequestState:
         "last_token_s",
         "limbo_step",
         "limit",
+        "listed_tokens",
         "num_prompt",
         "output",
         "output_tokens",
@@ -119,7 +120,6 @@ class RequestState:
         "tenant",
         "timeline",
         "tpot_s",
-        "unlisted",
         "wants_logprobs",
         "wasted_tokens",
     )
@@ -127,7 +127,6 @@ class RequestState:
     def __init__(
         self,
         request: Request,
-        *,
         rules: StopRules,
         limit: int,
         priority: int,
@@ -149,14 +148,15 @@ class RequestState:
         self.start_by = inf  # latest start: when its prompt must begin for that
         self.tpot_s = inf  # seconds a token may take on average
         # history
-        self.num_prompt = request.num_prompt
-        self.output: list[int] = list(request.prior_output)  # not kept where the answer is known
+        prior = request.prior_output
+        self.num_prompt = num_prompt = request.prompt.num_tokens
+        self.output: list[int] = list(prior)  # not kept where the answer is known
         self.answer = answer  # output by position, where it is known beforehand
-        self.known = self.num_prompt + len(self.output)
+        self.known = known = num_prompt + len(prior)
         self._ids: np.ndarray | None = None  # growable int32 copy of the known ids, filled on demand
         self._num_ids = 0
         self.keys: SequenceKeys | None = None
-        self.keys_known = self.known  # tokens the keys have been told of
+        self.keys_known = known  # tokens the keys have been told of
         # the arithmetic
         self.computed = 0
         self.planned = 0
@@ -167,7 +167,7 @@ class RequestState:
         self.row = NO_ROW
         self.kv: SequenceKV | None = None
         self.capacity = 0  # positions for which blocks exist
-        self.drafts: list[int] = []
+        self.drafts: Sequence[int] = ()
         self.last_step = NO_STEP  # last plan that touches its blocks
         self.last_draw_step = NO_STEP  # last plan that draws for it
         self.limbo_step = NO_STEP  # step that must end before the blocks it gave back last are free
@@ -188,14 +188,15 @@ class RequestState:
         self.kv_blocks = 0
         self.kv_since = 0.0
         self.timeline = Timeline(planned=self.arrival, arrival=now)
-        self.unlisted = 0  # output tokens that are in no chunk of the timeline yet: see `Lifecycle.count`
-        self.last_token_s = now  # when the last of those came
+        self.listed_tokens = 0  # of `output_tokens`, those in a chunk of the timeline: see `Lifecycle.count`
+        self.last_token_s = now  # when the last of the others came
         # output under way
-        wants = request.sampling.prompt_logprobs is not None
+        sampling = request.sampling
+        wants = sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprob | None] | None = [None] if wants else None
         self.prompt_logprobs_done = not wants  # handed out, or never asked for
         self.has_grammar = request.grammar is not None  # its cursor belongs to the residency: see row_grammars
-        self.wants_logprobs = request.sampling.logprobs is not None
+        self.wants_logprobs = sampling.logprobs is not None
         self.hold_bytes = 0
         if answer is not None:
             looks = rules.matcher is not None or self.wants_logprobs or self.has_grammar or wants
@@ -250,9 +251,10 @@ class RequestState:
 
     def extend_keys(self) -> None:
         """Tell the block keys of the tokens that came since they were last told, if that makes a key."""
-        assert self.keys is not None
-        if self.known >= self.keys.next_known:
-            self.keys.extend(self._output_from(self.keys_known))
+        keys = self.keys
+        assert keys is not None
+        if self.known >= keys.next_known:
+            keys.extend(self._output_from(self.keys_known))
             self.keys_known = self.known
 
     def _output_from(self, position: int) -> Sequence[int]:
@@ -271,16 +273,19 @@ class RequestState:
 
         Returns the positions in flight that were not counted as wasted before: their results will be dropped.
         """
-        wasted = self.planned - max(self.computed, min(self.frontier, self.planned))
+        planned, computed, frontier = self.planned, self.computed, self.frontier
+        kept = frontier if frontier < planned else planned
+        wasted = planned - (computed if computed > kept else kept)
         self.wasted_tokens += wasted
-        self.frontier = max(self.frontier, self.computed)
+        if computed > frontier:
+            self.frontier = computed
         self.row = NO_ROW
         self.kv = None
         self.capacity = 0
         self.computed = 0
         self.planned = 0
         self.pending = 0
-        self.drafts = []
+        self.drafts = ()
         self.last_step = NO_STEP
         self.last_draw_step = NO_STEP
         self.epoch += 1

@@ -17,6 +17,8 @@ from paceline.engine.request_state import RequestState
 
 
 class Room:
+    __slots__ = ("_block_size", "_kv", "_layout", "_life", "num_in_flight")
+
     def __init__(self, life: Lifecycle, layout: KVLayout) -> None:
         self._life = life
         self._kv = life.kv
@@ -54,7 +56,8 @@ class Room:
         size = self._block_size
         state.capacity = -(-num_tokens // size) * size
         state.account_blocks(now)
-        selection.grown.append((state, new))
+        if selection.written:
+            selection.grown.append((state, new))
 
     def num_coming(self) -> int:
         """Blocks that were given back and become free when the plans in flight have ended."""

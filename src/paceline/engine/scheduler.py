@@ -60,6 +60,7 @@ class Scheduler:
         self.settings = settings
         self.decisions = DecisionRing() if decisions is None else decisions
         self._caps = caps
+        self._has_runs = caps.max_in_flight == 1
         self._cost = cost
         self._kv = kv
         self._queue = WaitingQueue(settings.policy, ages=settings.max_wait_ms > 0.0)
@@ -75,15 +76,15 @@ class Scheduler:
 
     # intake
 
-    def add(self, request: Request, now: float, *, answer: Sequence[int] | None = None) -> None:
+    def add(self, request: Request, now: float, answer: Sequence[int] | None = None) -> None:
         """Take a request in. Raises RequestError (it is wrong), QueueFullError (there is no place) or TooLateError (it
         would be late, and asks to be refused then); nothing changes then. `answer`: its output by position, prior
         output included, where that is known beforehand; only for requests whose tokens are drawn one by one."""
         admission, queue = self._admission, self._queue
         admission.check(request, self._life.open)
-        admission.check_queue(request, num_waiting=queue.num_requests, waiting_tokens=queue.num_tokens)
+        if admission.bounds_queue:
+            admission.check_queue(request, num_waiting=queue.num_requests, waiting_tokens=queue.num_tokens)
         self._enter(self._make_state(request, now, answer), now)
-        self._deadlines.trim(len(self._life.open))
 
     def add_all(self, requests: Sequence[Request], now: float) -> None:
         """Take all of them in, in order, or none: raises what `add` raises for the first that is refused."""
@@ -98,18 +99,21 @@ class Scheduler:
             waiting_tokens += state.known
         for state in states.values():
             self._enter(state, now)
-        self._deadlines.trim(len(self._life.open))
 
     def _make_state(self, request: Request, now: float, answer: Sequence[int] | None = None) -> RequestState:
         state = self._admission.make_state(request, now, answer)
         if self._builder.slack is not None:
             self._builder.slack.set_targets(state)
-        self._lateness.check(state, now)
+        if request.refuse_late:
+            self._lateness.check(state, now)
         return state
 
     def _enter(self, state: RequestState, now: float) -> None:
         self._life.enter(state)
-        self._deadlines.add(state)
+        request = state.request
+        if request.deadline is not None or request.queue_deadline is not None:
+            self._deadlines.add(state)
+            self._deadlines.trim(len(self._life.open))
         if self._builder.slack is not None:
             self._note_targets(self._builder.slack, state, now)
 
@@ -126,6 +130,11 @@ class Scheduler:
         if state is not None:
             self._life.finish(state, FinishReason.ABORT, Reason.ABORTED, now)
 
+    def abort_all(self, now: float) -> None:
+        """End all requests, oldest first."""
+        for state in list(self._life.open.values()):
+            self._life.finish(state, FinishReason.ABORT, Reason.ABORTED, now)
+
     def expire(self, now: float) -> None:
         """End the requests whose deadline or queue timeout has come."""
         while (due := self._deadlines.pop_due(now)) is not None:
@@ -136,28 +145,29 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         """The next step; empty when nothing can be done now. Raises StallError when that can never change."""
-        plan, _ = self._decide(now, write=True)
+        plan, _ = self._decide(now, True)
         assert plan is not None
         return plan
 
     def plan_unwritten(self, now: float) -> Flight | None:
         """The same step for who computes nothing and needs no plan to send: decided and in flight, without its columns.
         None: nothing can be done now. `apply_unwritten` ends it; all requests must have known answers."""
-        return self._decide(now, write=False)[1]
+        return self._decide(now, False)[1]
 
-    def _decide(self, now: float, *, write: bool) -> tuple[StepPlan | None, Flight | None]:
+    def _decide(self, now: float, write: bool) -> tuple[StepPlan | None, Flight | None]:
         assert len(self._flights) < self._caps.max_in_flight, "no plan fits in flight"
-        self._queue.now = now
-        for key in self._kv.settled():
-            self._queue.wake(key)
-        self._builder.room.num_in_flight = len(self._flights)
-        plan, flight = self._builder.build(now, write=write)
-        for state in self._queue.take_late():
+        queue, builder, lateness = self._queue, self._builder, self._lateness
+        queue.now = now
+        if settled := self._kv.settled():
+            queue.wake_all(settled)
+        builder.room.num_in_flight = len(self._flights)
+        plan, flight = builder.build(now, write=write)
+        for state in queue.take_late():
             self._num_late += 1
             self._life.record(state, Kind.WAIT, Reason.LATE, now, {"late_ms": 1e3 * (now - state.start_by)})
         if flight is not None:
             self._flights.append(flight)
-            self._lateness.step_ends = max(now, self._lateness.step_ends) + flight.est_ms / 1e3
+            lateness.step_ends = max(now, lateness.step_ends) + flight.est_ms / 1e3
             self._life.step += 1
         elif self._life.open and not self._flights and self._builder.prefills.hold_until is None:
             self._stall()
@@ -180,20 +190,20 @@ class Scheduler:
         if result.device_ms > 0.0:
             self._cost.observe(flight.shape, result.device_ms)
 
-    def apply_unwritten(self, now: float, *, tell: bool = True) -> None:
+    def apply_unwritten(self, now: float, tell: bool = True) -> None:
         """Take in the unwritten plan in flight. The cost model does not learn from it. `tell` False: outputs are of
         first tokens and ends only."""
-        self._applier.apply_unwritten(self._flights.popleft(), now, tell=tell)
+        self._applier.apply_unwritten(self._flights.popleft(), now, tell)
 
     def horizon(self) -> DecodeRun | None:
         """The run of decode steps that the next plans make up, as far as nothing comes from outside; None: plan as
         always. Only between steps, and never with several plans in flight. See `engine.horizon`."""
-        return self._horizon.look() if self._caps.max_in_flight == 1 and not self._flights else None
+        return self._horizon.look() if self._has_runs and not self._flights else None
 
-    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, *, tell: bool = True) -> None:
+    def apply_repeated(self, run: DecodeRun, num: int, times: StepTimes, tell: bool = True) -> None:
         """Plan and apply the first `num` steps of a run at once. The cost model does not learn from them. `tell` False:
         outputs are of first tokens and ends only."""
-        self._horizon.apply_repeated(run, num, times, tell=tell)
+        self._horizon.apply_repeated(run, num, times, tell)
 
     def outputs(self) -> list[RequestOutput]:
         """What became final since the last call, in order."""
@@ -206,7 +216,7 @@ class Scheduler:
     def wake_time(self) -> float | None:
         """Earliest time at which an empty plan could become something else; None: only through a result or a call."""
         held_until = self._builder.prefills.hold_until
-        due = self._deadlines.next_time() if self._deadlines else None
+        due = self._deadlines.next_time()
         if held_until is None or due is None:
             return due if held_until is None else held_until
         return min(held_until, due)

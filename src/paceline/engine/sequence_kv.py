@@ -34,29 +34,41 @@ class SequenceKV:
         "pending",
         "promised",
         "request_id",
-        "reserved_at",
         "sources",
         "tables",
     )
 
-    def __init__(self, request_id: int, num_cached_tokens: int, num_known_blocks: int, generation: int) -> None:
+    def __init__(
+        self,
+        request_id: int,
+        num_cached_tokens: int,
+        num_known_blocks: int,
+        generation: int,
+        tables: list[list[int]],
+        first: list[int],
+        promised: list[int],
+    ) -> None:
         self.request_id = request_id
         self.num_cached_tokens = num_cached_tokens  # hit (or forked) at reservation
-        self.tables: list[list[int]] = []  # per group: logical index -> block id, NULL_BLOCK once slid out
-        self.copies: list[tuple[int, int]] = []  # (src, dst) the first plan must carry, before any write
+        self.tables = tables  # per group: logical index -> block id, NULL_BLOCK once slid out
+        self.copies: Sequence[tuple[int, int]] = ()  # (src, dst) the first plan must carry, before any write
         self.num_blocks = 0  # references held, all groups; for metering
-        self.reserved_at = 0.0
         # private to the manager
         self.num_computed = num_cached_tokens
         self.num_known_blocks = num_known_blocks  # logical blocks to the end of the known tokens at reservation
         self.generation = generation  # of the index; its blocks are not findable after a reset
         self.capacity_tokens = 0  # positions that have blocks
         self.committed = 0  # leading blocks that were offered to the index
-        self.first: list[int] = []  # per group: index of the first block still held
-        self.promised: list[int] = []  # per group
-        self.pending: list[BlockKey] = []  # keys it owes the index, next one last
-        self.sources: list[int] = []  # blocks its copies read, referenced until the first commit
+        self.first = first  # per group: index of the first block still held
+        self.promised = promised  # per group
+        self.pending: list[BlockKey] | tuple[()] = ()  # keys it owes the index, next one last
+        self.sources: Sequence[int] = ()  # blocks its copies read, referenced until the first commit
         self.next_commit = 0  # least num_computed at which commit has something to do
+
+    def count_to(self, num_blocks: int, num_tokens: int) -> None:
+        """It has so many blocks without names, for so many positions."""
+        self.num_blocks = num_blocks
+        self.capacity_tokens = num_tokens
 
     def columns(self) -> NewBlocks:
         """All blocks it has now, as a plan's new-block columns: hits, forked blocks and targets of copies."""

@@ -217,7 +217,6 @@ class StopRules:
 
     def __init__(
         self,
-        *,
         stop_ids: frozenset[int],
         min_tokens: int,
         limit: int,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from paceline.errors import EngineError
 
 
@@ -59,13 +61,22 @@ class Reports:
         return self._seen
 
 
+class _Sent(msgspec.Struct, eq=False):
+    """A request that has not ended."""
+
+    load: Load
+    num_prompt: int  # tokens
+    num_uncached: int
+    decodes: bool = False  # a token has come back
+
+
 class Ledger:
     """The loads of all replicas. Each request is told of in order: `sent`, `first_token` once, `ended`."""
 
     def __init__(self) -> None:
         self._loads: dict[int, Load] = {}
         self.loads: list[Load] = []  # of the replicas that take requests, in the order in which they joined
-        self._open: dict[int, tuple[Load, int, int, bool]] = {}  # request -> load, prompt, uncached, decoding
+        self._open: dict[int, _Sent] = {}
 
     def join(self, replica: int) -> None:
         """A replica takes requests from now on."""
@@ -76,7 +87,7 @@ class Ledger:
         """It takes none any more, and those it had are gone."""
         gone = self._loads.pop(replica, None)
         self.loads = list(self._loads.values())
-        self._open = {request: entry for request, entry in self._open.items() if entry[0] is not gone}
+        self._open = {request: entry for request, entry in self._open.items() if entry.load is not gone}
 
     def load(self, replica: int) -> Load:
         return self._loads[replica]
@@ -86,31 +97,30 @@ class Ledger:
         if request_id in self._open:
             raise EngineError("this request was sent already", seen=request_id, expected="an id that is not open")
         load = self._loads[replica]
-        uncached = max(0, num_prompt - num_cached)
+        uncached = max(0, num_prompt - num_cached) if num_cached else num_prompt
         load.num_waiting += 1
         load.prefill_tokens += uncached
-        self._open[request_id] = (load, num_prompt, uncached, False)
+        self._open[request_id] = _Sent(load, num_prompt, uncached)
 
     def first_token(self, request_id: int) -> None:
         entry = self._open.get(request_id)
-        if entry is None or entry[3]:
+        if entry is None or entry.decodes:
             return
-        load, num_prompt, uncached, _ = entry
+        entry.decodes, load = True, entry.load
         load.num_waiting -= 1
-        load.prefill_tokens -= uncached
+        load.prefill_tokens -= entry.num_uncached
         load.num_decoding += 1
-        load.context_tokens += num_prompt
-        self._open[request_id] = (load, num_prompt, uncached, True)
+        load.context_tokens += entry.num_prompt
 
     def ended(self, request_id: int) -> None:
         """However it ended; unknown ids are ignored."""
         entry = self._open.pop(request_id, None)
         if entry is None:
             return
-        load, num_prompt, uncached, decoding = entry
-        if decoding:
+        load = entry.load
+        if entry.decodes:
             load.num_decoding -= 1
-            load.context_tokens -= num_prompt
+            load.context_tokens -= entry.num_prompt
         else:
             load.num_waiting -= 1
-            load.prefill_tokens -= uncached
+            load.prefill_tokens -= entry.num_uncached

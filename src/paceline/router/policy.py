@@ -86,11 +86,12 @@ class PowerOfTwo:
         self._mixed = mix64(seed)
 
     def choose(self, ask: Ask, loads: Sequence[Load]) -> Load:
-        if len(loads) == 1:
+        num = len(loads)
+        if num == 1:
             return loads[0]
         drawn = mix64(self._mixed ^ ask.request_id)
-        first = drawn % len(loads)
-        second = (first + 1 + (drawn >> 32) % (len(loads) - 1)) % len(loads)
+        first = drawn % num
+        second = (first + 1 + (drawn >> 32) % (num - 1)) % num
         one, other = loads[first], loads[second]
         return other if _busy(other) < _busy(one) else one
 

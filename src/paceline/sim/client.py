@@ -9,7 +9,7 @@ whole plan in one instant.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import PlannedRequest
@@ -51,9 +51,13 @@ class Client:
         for stream in self._loops:
             yield from self._fill(stream, 0.0)
 
-    def ended(self, request: PlannedRequest, time: float, outcome: Outcome) -> Iterator[tuple[float, PlannedRequest]]:
+    def ended(self, request: PlannedRequest, time: float, outcome: Outcome) -> Iterable[tuple[float, PlannedRequest]]:
         """A request has ended: (time, request) of what is due because of it."""
-        time += self._lag_s
+        if request.session is None and request.loop_slots is None:
+            return ()
+        return self._due(request, time + self._lag_s, outcome)
+
+    def _due(self, request: PlannedRequest, time: float, outcome: Outcome) -> Iterator[tuple[float, PlannedRequest]]:
         turns = self._later.get(request.session) if request.session is not None else None
         if turns:
             following = turns[0]

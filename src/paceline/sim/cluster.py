@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from paceline.contracts.request import Prompt, Request, RequestOutput, SamplingParams
+from paceline.contracts.request import FinishReason, Prompt, Request, RequestOutput, SamplingParams
 from paceline.contracts.slo import Outcome, Slo
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
@@ -20,6 +20,7 @@ from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, NO_NEWS, News, Replica
 
 NO_TARGETS = Slo()
+_REASONS = {finish: finish.value for finish in FinishReason}
 
 
 class Cluster:
@@ -49,17 +50,16 @@ class Cluster:
         self._cold_start_s = cold_start_s
         self._reports = reports  # the router knows loads by these, and not by its own ledger
         self._slos = slos or {}  # by class of the plan: what a server's class table would say
-        self._events = EventHeap()
+        self._events = EventHeap((r.at_s or 0.0, EventKind.ARRIVAL, r.id, 0, r) for r in client.scheduled)
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down
         self._open: dict[int, Open] = {}
         self._sampling: dict[int, SamplingParams] = {}  # by output length
         self.num_requests: list[int] = []  # taken in, by replica
-        self._num_coming = 0  # arrivals on the heap
+        self._num_coming = len(client.scheduled)  # arrivals still to come
         self._num_starting = 0  # replicas whose cold start is not over
         self._paid_from: dict[int, float] = {}  # replicas that are up or starting: since when
         self._retired: set[int] = set()  # replicas that take nothing new and end what they have
-        self._num_scheduled = 0  # of the schedule, put on the heap
         self.totals = Totals()
         for _ in range(num_replicas):
             self._add()
@@ -91,25 +91,21 @@ class Cluster:
 
     def run(self) -> Totals:
         """To the end of the load, and of what it left open."""
-        events, client, totals = self._events, self._client, self.totals
+        events, client, totals, still_open = self._events, self._client, self.totals, self._open
+        step, arrival = EventKind.STEP, EventKind.ARRIVAL
         for planned in client.begin():
             self._push_arrival(0.0, planned)
-        self._next_scheduled()
         if client.end_s < NEVER:
             events.push(client.end_s, EventKind.CLIENT, -1)
-        while self._open or self._num_coming:
+        while still_open or self._num_coming:
             now, kind, number, _, what = events.pop()
             totals.num_events += 1
-            if kind == EventKind.STEP:
-                replica, version = what
-                if replica.version == version:
-                    self._step(replica, now)
-            elif kind == EventKind.ARRIVAL:
+            if kind == step:
+                if what.scheduled == now:  # else it means nothing any more
+                    self._step(what, now)
+            elif kind == arrival:
                 self._num_coming -= 1
-                planned, scheduled = what
-                if scheduled:
-                    self._next_scheduled()
-                self._arrive(planned, now)
+                self._arrive(what, now)
             elif kind == EventKind.CAPACITY:
                 self._change(what, now)
             elif kind == EventKind.ARRANGED:
@@ -125,24 +121,17 @@ class Cluster:
         totals.replica_s += sum(max(0.0, events.now - since) for since in self._paid_from.values())
         return totals
 
-    def _next_scheduled(self) -> None:
-        """One scheduled request at a time is on the heap: the next."""
-        scheduled = self._client.scheduled
-        if self._num_scheduled < len(scheduled):
-            planned = scheduled[self._num_scheduled]
-            self._num_scheduled += 1
-            assert planned.at_s is not None
-            self._push_arrival(planned.at_s, planned, scheduled=True)
-
-    def _push_arrival(self, time: float, planned: PlannedRequest, *, scheduled: bool = False) -> None:
+    def _push_arrival(self, time: float, planned: PlannedRequest) -> None:
         self._num_coming += 1
-        self._events.push(time, EventKind.ARRIVAL, planned.id, (planned, scheduled))
+        self._events.push(time, EventKind.ARRIVAL, planned.id, planned)
 
     def _schedule(self, replica: Replica) -> None:
-        """Its next event, if it is another one than before."""
-        if replica.version != replica.scheduled and replica.next_time < NEVER:
-            replica.scheduled = replica.version
-            self._events.push(replica.next_time, EventKind.STEP, replica.index, (replica, replica.version))
+        """Its next event, if it comes at another time than before."""
+        time = replica.next_time
+        if time != replica.scheduled:
+            replica.scheduled = time
+            if time < NEVER:
+                self._events.push(time, EventKind.STEP, replica.index, replica)
 
     # what happens
 
@@ -158,14 +147,10 @@ class Cluster:
         index = self._policy.choose(ask, seen).replica
         replica = self.replicas[index]
         assert replica is not None, "a router sent a request to a replica that is down"
-        waits_s, drops_s = planned.faults.timeout_s, planned.faults.disconnect_after_s
+        faults = planned.faults
+        waits_s, drops_s = faults.timeout_s, faults.disconnect_after_s
         try:
-            replica.submit(
-                request,
-                now,
-                leaves_after=planned.faults.cancel_after_tokens,
-                may_leave=waits_s is not None or drops_s is not None,
-            )
+            replica.submit(request, now, faults.cancel_after_tokens, waits_s is not None or drops_s is not None)
         except RequestError as error:
             self._schedule(replica)  # a run of steps may have been settled for it
             if isinstance(error, QueueFullError):
@@ -187,7 +172,7 @@ class Cluster:
     def _request(
         self, planned: PlannedRequest, prompt: Prompt, now: float, *, num_output: int = 0, prior: tuple[int, ...] = ()
     ) -> Request:
-        num_output = num_output or max(1, planned.num_output_tokens)
+        num_output = num_output or planned.num_output_tokens or 1
         sampling = self._sampling.get(num_output)
         if sampling is None:
             sampling = self._sampling[num_output] = SamplingParams(
@@ -224,6 +209,7 @@ class Cluster:
         return ask
 
     def _step(self, replica: Replica, now: float) -> None:
+        replica.scheduled = NEVER
         news = replica.advance(now)
         if news is not NO_NEWS:
             self._take(news, now)
@@ -284,7 +270,7 @@ class Cluster:
         assert timeline is not None
         assert output.finish is not None
         self._ledger.ended(output.request_id)
-        outcome, reason = held.left or (timeline.outcome, output.error or output.finish.value)
+        outcome, reason = held.left or (timeline.outcome, output.error or _REASONS[output.finish])
         assert output.usage is not None
         self._prompts.ended(planned, held.prompt, output.usage.output_tokens)
         self._tell(
@@ -376,7 +362,7 @@ class Cluster:
         """Those of the retired that have nothing left are gone."""
         for index in sorted(self._retired):
             replica = self.replicas[index]
-            if replica is not None and not replica.num_open:
+            if replica is not None and not replica.has_work:
                 self.replicas[index] = None
                 self._stop(replica, now)
 

@@ -6,6 +6,7 @@ fails, a client that gives up, a request) is seen by a step that begins at this 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
@@ -29,17 +30,17 @@ compared, since serial numbers differ."""
 
 
 class EventHeap:
-    """Events by time. Nothing may be put into the past."""
+    """Events by time. Nothing may be put into the past. `schedule` are events that are known beforehand, in order: they
+    are taken from there when their turn comes, and are never on the heap. Their serial numbers are 0."""
 
-    __slots__ = ("_heap", "_serial", "now")
+    __slots__ = ("_heap", "_next", "_schedule", "_serial", "now")
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: Iterable[Event] = ()) -> None:
         self._heap: list[Event] = []
         self._serial = 0
+        self._schedule: Iterator[Event] = iter(schedule)
+        self._next: Event | None = next(self._schedule, None)
         self.now = 0.0  # time of the event given last
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
     def push(self, time: float, kind: int, number: int, what: Any = None) -> None:
         if not time >= self.now:
@@ -48,11 +49,13 @@ class EventHeap:
         heappush(self._heap, (time, kind, number, self._serial, what))
 
     def pop(self) -> Event:
-        """The next one; virtual time moves on to it."""
-        event = heappop(self._heap)
+        """The next one; virtual time moves on to it. Raises IndexError when there is none."""
+        event, heap = self._next, self._heap
+        if event is None or (heap and heap[0] < event):
+            event = heappop(heap)
+        else:
+            self._next = next(self._schedule, None)
+            if not event[0] >= self.now:
+                raise ConfigError("an event lies in the past", seen=event[0], expected=f"{self.now} s or later")
         self.now = event[0]
         return event
-
-    @property
-    def next_time(self) -> float | None:
-        return self._heap[0][0] if self._heap else None

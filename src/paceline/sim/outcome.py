@@ -50,15 +50,12 @@ class Totals(msgspec.Struct, kw_only=True):
     replica_s: float = 0.0  # seconds that replicas were up or starting: what is paid for
 
 
-class Open:
+class Open(msgspec.Struct, eq=False):
     """A request that was sent and has not ended."""
 
-    __slots__ = ("first", "left", "plan_s", "planned", "prompt", "replica")
-
-    def __init__(self, planned: PlannedRequest, plan_s: float, prompt: Prompt, replica: int) -> None:
-        self.planned = planned
-        self.plan_s = plan_s
-        self.prompt = prompt
-        self.replica = replica
-        self.first: tuple[Timeline, Usage] | None = None  # of its prompt, where that was computed on another replica
-        self.left: tuple[Outcome, str] | None = None  # how its client, or its replica, went
+    planned: PlannedRequest
+    plan_s: float
+    prompt: Prompt
+    replica: int
+    first: tuple[Timeline, Usage] | None = None  # of its prompt, where that was computed on another replica
+    left: tuple[Outcome, str] | None = None  # how its client, or its replica, went

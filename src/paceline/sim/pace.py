@@ -31,9 +31,9 @@ class Pace:
         self.num_steps = num_steps
         self._ends: list[float] | None = None
         last = num_steps - 1
-        self._a = cost.step_ms(shape) / 1e3
-        self._b = (cost.step_ms(later(shape, last)) / 1e3 - self._a) / last if last > 0 else 0.0
-        if num_steps > 2 and not isinstance(cost, _LINEAR) and not self._is_straight(cost, shape):
+        self._a = first = cost.step_ms(shape) / 1e3
+        self._b = (cost.step_ms(later(shape, last)) / 1e3 - first) / last if last > 0 else 0.0
+        if last > 1 and not isinstance(cost, _LINEAR) and not self._is_straight(cost, shape):
             ends, time = [start], start
             for step in range(num_steps):
                 time += cost.step_ms(later(shape, step)) / 1e3

@@ -11,7 +11,7 @@ the run behind the step it falls into, which is the step that sees it. Times and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from paceline.contracts.ports import CostModel
 from paceline.contracts.request import Request, RequestOutput
@@ -27,13 +27,12 @@ from paceline.sim.prompts import Answers
 NEVER = float("inf")
 
 
-@dataclass(slots=True)
-class News:
+class News(msgspec.Struct):
     """What a step brought."""
 
-    first_tokens: list[int] = field(default_factory=list)  # requests
-    left: list[int] = field(default_factory=list)  # requests whose client has now seen as many tokens as it wanted
-    ends: list[RequestOutput] = field(default_factory=list)  # terminal outputs, with timeline and usage
+    first_tokens: list[int] = []  # requests
+    left: list[int] = []  # requests whose client has now seen as many tokens as it wanted
+    ends: list[RequestOutput] = []  # terminal outputs, with timeline and usage
 
 
 NO_NEWS = News()  # most steps bring none; never changed
@@ -43,6 +42,34 @@ class Replica:
     """`cost` are the prices of the executor. Only one step is in flight at a time. With `answers` outputs are known
     beforehand. Then steps may be jumped over (`macro_steps`), and plans need not be written down (`write_plans`): the
     scheduler decides as ever, and nothing goes through the executor."""
+
+    __slots__ = (
+        "_answers",
+        "_began",
+        "_clock",
+        "_cost",
+        "_executor",
+        "_flight",
+        "_handle",
+        "_leaving",
+        "_macro_steps",
+        "_num_run",
+        "_pace",
+        "_run",
+        "_settles",
+        "_silent",
+        "_wants",
+        "_was_cut",
+        "_write_plans",
+        "busy_s",
+        "index",
+        "kv",
+        "next_time",
+        "num_events",
+        "num_steps",
+        "scheduled",
+        "scheduler",
+    )
 
     def __init__(
         self,
@@ -63,8 +90,7 @@ class Replica:
         self.scheduler = scheduler
         self.kv = kv
         self.next_time = NEVER  # when it has something to do by itself
-        self.version = 0  # rises when next_time changes: an event for an older one means nothing
-        self.scheduled = -1  # version of the event that was put on the heap last
+        self.scheduled = NEVER  # time of the event that was put on the heap last: those of other times mean nothing
         self.num_events = 0
         self.num_steps = 0
         self.busy_s = 0.0
@@ -85,13 +111,12 @@ class Replica:
         self._silent: set[int] = set()  # open requests without a token
         self._wants: dict[int, int] = {}  # requests whose client leaves after so many tokens more
         self._leaving: set[int] = set()  # open requests that may be aborted at any time
-        self._open: dict[int, None] = {}
         self._was_cut = False  # somebody came during this run and was not settled
 
     @property
-    def num_open(self) -> int:
-        """Requests it was given that have not ended."""
-        return len(self._open)
+    def has_work(self) -> bool:
+        """Not all it was given has ended, and was told of."""
+        return self.scheduler.has_work or self.scheduler.has_outputs
 
     @property
     def is_idle(self) -> bool:
@@ -100,19 +125,19 @@ class Replica:
 
     # from outside
 
-    def submit(self, request: Request, now: float, *, leaves_after: int | None = None, may_leave: bool = False) -> None:
+    def submit(self, request: Request, now: float, leaves_after: int | None = None, may_leave: bool = False) -> None:
         """Take a request in; the next step may see it. Raises what the engine raises, and nothing changes then.
 
         `leaves_after`: the client goes when it has seen so many tokens; `News.left` tells. `may_leave`: it may be
         aborted at any time.
         """
-        careful = may_leave or leaves_after is not None
-        if self._run is not None and not self._was_cut and (careful or self._settles or self._wants or self._leaving):
-            self._settle(now)
-        request_id = request.request_id
-        self.scheduler.add(request, now, answer=None if self._answers is None else self._answers.of(request_id))
+        if self._run is not None and not self._was_cut:
+            careful = may_leave or leaves_after is not None
+            if careful or self._settles or self._wants or self._leaving:
+                self._settle(now)
+        request_id, answers = request.request_id, self._answers
+        self.scheduler.add(request, now, None if answers is None else answers.of(request_id))
         self._silent.add(request_id)
-        self._open[request_id] = None
         if leaves_after is not None:
             self._wants[request_id] = max(1, leaves_after)
         if may_leave:
@@ -137,22 +162,18 @@ class Replica:
 
     def wake(self, now: float) -> None:
         """Somebody came: unless something is under way, `advance` and `begin` at `now`, after all who come then."""
-        if self.is_idle and self.next_time > now:
-            self._wake_at(now)
+        if self._run is None and self.next_time > now and self.is_idle:
+            self.next_time = now
 
     def begin(self, now: float) -> None:
         """Begin what comes next, if there is anything. Only while idle."""
         self._began = now
         if self._macro_steps and (run := self.scheduler.horizon()) is not None:
-            self._run = run
-            self._pace = Pace(self._cost, run.shape, run.num_steps, now)
-            self._num_run = self._most_steps(run, self._pace)
-            self._was_cut = False
-            if self._num_run > 0:
-                self.next_time = self._pace.end(self._num_run)
-                self.version += 1
+            pace = Pace(self._cost, run.shape, run.num_steps, now)
+            if (num := self._most_steps(run, pace)) > 0:
+                self._run, self._pace, self._num_run, self._was_cut = run, pace, num, False
+                self.next_time = pace.end(num)
                 return
-            self._run = self._pace = None
         self._plan(now)
 
     def _most_steps(self, run: DecodeRun, pace: Pace) -> int:
@@ -173,7 +194,7 @@ class Replica:
             if self._flight is None:
                 self._wait(now)
             else:
-                self._wake_at(now + self._flight.est_ms / 1000.0)
+                self.next_time = now + self._flight.est_ms / 1000.0
             return
         self._clock.advance_to(now)
         plan = self.scheduler.plan(now)
@@ -182,24 +203,24 @@ class Replica:
             return
         self._handle = self._executor.submit(plan)
         self._executor.sample(self._handle, None)
-        self._wake_at(self._executor.done_at(self._handle))
+        self.next_time = self._executor.done_at(self._handle)
 
     def _wait(self, now: float) -> None:
         """Nothing can be planned now."""
         wake = now if self.scheduler.has_outputs else self.scheduler.wake_time()
-        self._wake_at(NEVER if wake is None else max(now, wake))
+        self.next_time = NEVER if wake is None else max(now, wake)
 
     def advance(self, now: float) -> News:
         """What is under way has ended (or nothing was); its results are applied."""
         self.num_events += 1
         if self._run is not None:
-            self._apply_run(self._num_run)
+            self._apply_run(self._num_run, now)
             self._run = self._pace = None
         elif self._flight is not None:
             self._flight = None
             self.num_steps += 1
             self.busy_s += now - self._began
-            self.scheduler.apply_unwritten(now, tell=bool(self._wants))
+            self.scheduler.apply_unwritten(now, bool(self._wants))
         elif self._handle is not None:
             self._clock.advance_to(now)
             result = self._executor.poll(self._handle)
@@ -209,7 +230,6 @@ class Replica:
             self.busy_s += now - self._began
             self.scheduler.apply(result, now)
         self.next_time = NEVER
-        self.version += 1
         return self._news()
 
     def fail(self, now: float) -> News:
@@ -218,11 +238,10 @@ class Replica:
             assert self._pace is not None
             done = min(self._num_run - 1, max(0, self._pace.begun_before(now) - 1))
             if done:
-                self._apply_run(done)
+                self._apply_run(done, self._pace.end(done))
         self._run = self._pace = self._handle = self._flight = None
-        self._wake_at(NEVER)
-        for request_id in self._open:
-            self.scheduler.abort(request_id, now)
+        self.next_time = self.scheduled = NEVER
+        self.scheduler.abort_all(now)
         return self._news()
 
     # runs
@@ -234,7 +253,7 @@ class Replica:
         self._was_cut = True
         if begun < self._num_run:
             self._num_run = begun
-            self._wake_at(self._pace.end(begun))
+            self.next_time = self._pace.end(begun)
 
     def _settle(self, now: float) -> None:
         """Apply the steps that have ended before `now`, and plan the one that runs as a step of its own."""
@@ -243,30 +262,32 @@ class Replica:
         pace, num_run = self._pace, self._num_run
         done = min(num_run - 1, max(0, pace.begun_before(now) - 1))
         if done:
-            self._apply_run(done)
+            self._apply_run(done, pace.end(done))
         begun_at = pace.end(done)
         self._run = self._pace = None
         self._began = begun_at
         self._plan(begun_at)
         assert self._handle is not None or self._flight is not None
         if self.next_time < now:  # by the last bit
-            self._wake_at(now)
+            self.next_time = now
 
-    def _apply_run(self, num: int) -> None:
-        assert self._run is not None
-        assert self._pace is not None
+    def _apply_run(self, num: int, now: float) -> None:
+        """Its first `num` steps have ended, the last of them `now`."""
+        run, pace = self._run, self._pace
+        assert run is not None
+        assert pace is not None
         self.num_steps += num
-        self.busy_s += self._pace.end(num) - self._pace.start
+        self.busy_s += now - pace.start
         if self._write_plans:
-            self._executor.skip(self._run.rows, num)
-        self.scheduler.apply_repeated(self._run, num, self._pace, tell=bool(self._wants))
+            self._executor.skip(run.rows, num)
+        self.scheduler.apply_repeated(run, num, pace, bool(self._wants))
 
     def _news(self) -> News:
         outputs = self.scheduler.outputs()
         if not outputs:
             return NO_NEWS
         news = News()
-        silent, wants = self._silent, self._wants
+        silent, wants, leaving = self._silent, self._wants, self._leaving
         for output in outputs:
             request_id = output.request_id
             if output.token_ids and request_id in silent:
@@ -275,8 +296,7 @@ class Replica:
             if output.finish is not None:
                 silent.discard(request_id)
                 wants.pop(request_id, None)
-                self._leaving.discard(request_id)
-                del self._open[request_id]
+                leaving.discard(request_id)
                 news.ends.append(output)
             elif request_id in wants:
                 wants[request_id] -= len(output.token_ids)
@@ -284,7 +304,3 @@ class Replica:
                     del wants[request_id]
                     news.left.append(request_id)
         return news
-
-    def _wake_at(self, time: float) -> None:
-        self.next_time = time
-        self.version += 1

@@ -7,7 +7,7 @@ from paceline.engine.block_pool import BlockPool
 
 def make_pool(num_blocks: int = 6) -> tuple[BlockPool[str], list[str]]:
     evicted: list[str] = []
-    return BlockPool(num_blocks, evicted.append), evicted
+    return BlockPool(num_blocks, evicted.extend), evicted
 
 
 def counts(pool: BlockPool[str]) -> tuple[int, int, int, int]:
@@ -30,7 +30,7 @@ def test_block_zero_is_never_handed_out_and_no_id_twice():
 
 def test_making_a_pool_keeps_no_record_per_block():
     def size(pool: BlockPool[str]) -> int:
-        return sum(sys.getsizeof(value) for value in vars(pool).values())
+        return sum(sys.getsizeof(value) for value in (getattr(pool, name) for name in BlockPool.__slots__))
 
     assert size(make_pool(10)[0]) == size(make_pool(10_000_000)[0])
 

@@ -32,7 +32,7 @@ def test_a_fork_at_a_block_edge_copies_nothing():
     kit = Kit()
     leader = kit.run(range(9))
     fork = kit.admit(kit.keys(range(9)), 9, fork_from=leader, fork_tokens=8)
-    assert fork.copies == []
+    assert not fork.copies
     assert fork.tables[0] == leader.tables[0][:2]
     assert len(kit.kv.grow(fork, 9)) == 1
 

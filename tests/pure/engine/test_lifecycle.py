@@ -74,6 +74,35 @@ def test_t34_an_abort_is_valid_in_every_phase_and_leaves_nothing(phase: str, dep
     assert [o.finish for o in driver.outputs if o.request_id == 1 and o.finish] == [FinishReason.ABORT]
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_all_are_aborted_in_the_order_in_which_they_came(phase: str) -> None:
+    driver = in_phase(phase, 1)
+    driver.drain()
+    there = list(driver.scheduler._life.open)
+    driver.scheduler.abort_all(driver.now)
+    assert [(o.request_id, o.finish) for o in driver.drain()] == [(i, FinishReason.ABORT) for i in there]
+    driver.scheduler.abort_all(driver.now)
+    assert driver.drain() == []
+    assert not driver.scheduler.has_work
+    driver.run()
+    assert driver.held_blocks() == 0
+
+
+def test_whoever_comes_gets_the_lowest_row_that_is_free() -> None:
+    driver = Driver(max_rows=4).add(*(request(i, 4, 20) for i in range(3)))
+    driver.step()
+    rows = {state.request_id: state.row for state in driver.scheduler._life.running.values()}
+    assert rows == {0: 0, 1: 1, 2: 2}
+    driver.scheduler.abort(1, driver.now)
+    driver.scheduler.abort(0, driver.now)
+    driver.add(*(request(i, 4, 20) for i in (3, 4, 5)))
+    driver.step()
+    driver.step()
+    rows = {state.request_id: state.row for state in driver.scheduler._life.running.values()}
+    assert rows == {2: 2, 3: 0, 4: 1, 5: 3}
+    assert driver.scheduler._life.free_rows == []
+
+
 def test_t34_after_an_abort_the_blocks_are_back_within_one_step() -> None:
     driver = Driver(depth=2).add(request(1, 20, 12))
     driver.plan()

@@ -224,13 +224,33 @@ def test_a_pending_key_has_one_owner():
     assert [cache.owner(key) for key in keys.keys] == [1, 2]
 
 
+@pytest.mark.parametrize("capacity", [0, 100])
+def test_blocks_told_of_at_once_are_those_told_of_one_by_one(capacity: int):
+    keys = make_keys(range(26))
+    one, many = (PrefixCache(groups(None), event_capacity=capacity) for _ in range(2))
+    for cache in (one, many):
+        cache.add(keys, 4, 0, 90)  # its key is taken
+    blocks = [11, 12, 0, 14, 15]  # the third is not there
+    singly = [entry for i, b in enumerate(blocks, 1) if b and (entry := one.add(keys, i, 0, b))]
+    assert list(many.add_all(keys, 0, 1, blocks).items()) == [(entry.block, entry) for entry in singly]
+    assert [entry.block for entry in singly] == [11, 12, 15]
+    assert list(many.entries()) == list(one.entries())
+    assert many.take_events() == one.take_events()
+    many.evict(singly[:2])
+    for entry in singly[:2]:
+        one.evict([entry])
+    assert list(many.entries()) == list(one.entries())
+    assert many.take_events() == one.take_events()
+    assert many.dropped_events == one.dropped_events
+
+
 def test_keys_that_stop_being_pending_are_reported_once():
     cache = PrefixCache(groups(None), event_capacity=100)
     keys = make_keys(range(8))
     cache.claim(keys, 0, 2, owner=1)
-    cache.settle(keys.keys[0])
+    cache.settle(keys.keys[:1])
     assert cache.take_settled() == keys.keys[:1]
-    assert cache.take_settled() == []
+    assert not cache.take_settled()
     cache.clear()
     assert cache.take_settled() == keys.keys[1:]
     assert cache.num_pending == 0
@@ -251,9 +271,9 @@ def test_miss_reasons_tell_why():
     for other in ({"salt": b"s"}, {"adapter_digest": b"a"}, {"tenant": "t"}):
         domain = CacheDomain(model_revision="r", kv_dtype="float32", **other)
         assert cache.match(make_keys(range(12), domain=domain), 2) == Match(0, "other_salt_or_adapter", None)
-    cache.evict(second)
+    cache.evict([second])
     assert cache.match(keys, 2) == Match(1, "evicted", None)
-    cache.evict(first)
+    cache.evict([first])
     assert cache.match(keys, 2) == Match(0, "evicted", None)
 
 
@@ -262,9 +282,9 @@ def test_a_model_with_windows_only_has_the_same_reasons():
     keys = make_keys(range(20))
     assert cache.match(keys, 4).miss_reason == "cold"
     entries = fill(cache, keys, end=4)
-    cache.evict(entries[0])
+    cache.evict([entries[0]])
     assert cache.match(keys, 4) == Match(4, "", None)
-    cache.evict(entries[3])
+    cache.evict([entries[3]])
     assert cache.match(keys, 4) == Match(3, "evicted", None)
 
 
@@ -275,7 +295,7 @@ def test_memory_of_evicted_keys_and_of_domains_is_bounded(monkeypatch: pytest.Mo
     prompts = [make_keys([n] * 4) for n in range(3)]
     for keys in prompts:
         (entry,) = fill(cache, keys)
-        cache.evict(entry)
+        cache.evict([entry])
     assert [cache.match(keys, 1).miss_reason for keys in prompts] == ["cold", "evicted", "evicted"]
     salted = CacheDomain(model_revision="r", kv_dtype="float32", salt=b"s")
     reasons = [cache.match(make_keys([n] * 4, domain=salted), 1).miss_reason for n in range(3)]
@@ -286,7 +306,7 @@ def test_events_say_what_came_and_went_per_group_with_the_chain():
     cache = PrefixCache(groups(None, 4), event_capacity=100)
     keys = make_keys(range(8))
     entries = fill(cache, keys, num_groups=2)
-    cache.evict(entries[3])
+    cache.evict([entries[3]])
     cache.clear()
     assert cache.take_events().events == [
         BlockStored(key=keys.keys[0], parent=keys.root, group=0, num_tokens=4),

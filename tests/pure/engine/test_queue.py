@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from tests.pure.engine.driver import request
 
 from paceline.engine.queue import WaitingQueue
@@ -206,3 +207,50 @@ def test_debt_is_counted_only_by_the_fair_policy() -> None:
         if policy == "fair":
             queue.charge(head, 30)
         assert queue.debt(head) == debt
+
+
+@pytest.mark.parametrize("leaves", ["pop", "discard", "park"])
+def test_one_alone_leaves_in_any_way_and_counts_with_those_that_come_after(leaves: str) -> None:
+    first, second = state(1, 2.0), state(2, 1.0)
+    queue = filled("priority", first)
+    assert queue.peek() is first
+    assert queue.in_order() == [first]
+    if leaves == "pop":
+        assert queue.pop() is first
+    elif leaves == "discard":
+        queue.discard(first)
+    else:
+        queue.park(b"key")
+        queue.wake_all([b"other", b"key"])
+    queue.push(second)
+    assert drain(queue) == ([2, 1] if leaves == "park" else [2])
+    assert (queue.num_requests, queue.num_tokens, queue.num_parked) == (0, 0, 0)
+    assert not first.queued
+
+
+def test_a_queue_does_what_sorting_does_whoever_comes_and_goes() -> None:
+    draw = random.Random(5)
+    for _ in range(200):
+        queue, waiting = WaitingQueue("priority"), {}
+        for request_id in range(12):
+            if waiting and draw.random() < 0.5:
+                gone = draw.choice(list(waiting.values()))
+                queue.discard(waiting.pop(gone.request_id))
+            if draw.random() < 0.8:
+                waiting[request_id] = state(request_id, float(draw.randint(1, 4)), priority=draw.randint(0, 1))
+                queue.push(waiting[request_id])
+            order = sorted(waiting.values(), key=lambda s: (s.priority, s.arrival, s.request_id))
+            assert queue.peek() is (order[0] if order else None)
+            if order and draw.random() < 0.3:
+                assert queue.pop() is waiting.pop(order[0].request_id)
+            assert queue.num_requests == len(waiting)
+
+
+def test_nobody_is_woken_by_the_key_of_one_that_is_gone() -> None:
+    gone, other = state(1), state(2)
+    queue = filled("priority", gone, other)
+    queue.park(b"key")
+    queue.discard(gone)
+    queue.wake_all([b"something"])
+    queue.wake_all([b"key"])
+    assert drain(queue) == [2]

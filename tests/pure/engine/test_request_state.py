@@ -50,7 +50,7 @@ def test_losing_the_residency_keeps_the_history_and_raises_the_epoch() -> None:
     state.drafts = [1]
     wasted = state.drop_residency()
     assert wasted == 2  # positions in flight
-    assert (state.row, state.computed, state.planned, state.pending, state.drafts) == (NO_ROW, 0, 0, 0, [])
+    assert (state.row, state.computed, state.planned, state.pending, state.drafts) == (NO_ROW, 0, 0, 0, ())
     assert (state.epoch, state.frontier, state.known, state.todo) == (1, 4, 5, 5)
 
 
