@@ -3,6 +3,8 @@
     replica     one engine: the engine's own scheduler, KV manager and prefix cache, step by step or run by run
     cluster     replicas behind a router's policy, under a load, with failures and cold starts: the event loop
     client      the load's side: schedules, sessions, closed loops; `prompts` makes up what it sends
+    split       prompts on some replicas, answers on others
+    tiered      replicas with lower tiers of the KV cache: `tiers` holds blocks, `restores` chooses what to bring back
     recorded    a journal run again in virtual time
     fleet       `make_cluster`: a simulation put together; `Cluster.run` runs it
     record      what the lab stores, so that its metrics and its report are the only ones

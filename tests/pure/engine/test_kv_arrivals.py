@@ -68,3 +68,27 @@ def test_of_what_arrived_the_end_is_evicted_first() -> None:
     kv.grow(held, 8)
     assert hits(kv, asked) == 12
     kv.check()
+
+
+def test_single_blocks_that_came_do_not_push_out_what_they_complete() -> None:
+    """The start of a sequence is the oldest in a full cache; its end comes back, and only its end."""
+    kv, asked, other = manager(num_blocks=6), request(1, 20), request(2, 16, first=9000)
+    kv.take_in(kv.keys_for(asked), 8)
+    kv.take_in(kv.keys_for(other), 16)
+    assert kv.take_in(kv.keys_for(asked), 20, [3, 4]) == 20  # of what was to come, all is there
+    assert hits(kv, asked) == 8  # block 2 was not
+    assert hits(kv, other) == 8  # its end made room
+    assert kv.take_in(kv.keys_for(asked), 12, [2]) == 12
+    assert hits(kv, asked) == 16
+    kv.check()
+
+
+def test_nothing_came_and_what_is_there_is_as_new_as_if_it_had() -> None:
+    kv, asked, other = manager(num_blocks=4), request(1, 8), request(2, 8, first=9000)
+    for each in (asked, other):
+        kv.take_in(kv.keys_for(each), 8)
+    kv.take_in(kv.keys_for(asked), 8, [])
+    kv.take_in(kv.keys_for(request(3, 8, first=5000)), 8)
+    assert hits(kv, request(4, 9)) == 8
+    assert hits(kv, other) == 0
+    kv.check()

@@ -53,6 +53,16 @@ def test_runs_and_single_steps_agree_in_every_fleet(router: str) -> None:
     assert by_run.num_requests == by_step.num_requests
 
 
+@pytest.mark.parametrize("macro_steps", [True, False])
+def test_a_request_that_is_refused_during_a_run_of_steps_does_not_stop_its_replica(macro_steps: bool) -> None:
+    may_leave = {"timeout_share": 1.0, "timeout_s": 9.0}  # for such a request the run is settled before it is looked at
+    fits = stream({"kind": "constant", "rate": 1.0}, 16, 200, faults=may_leave)
+    too_long = stream({"kind": "constant", "rate": 0.9}, 400, 8, faults=may_leave)
+    plan = plan_of(duration_s=3.0, drain_s=60.0, stream=[fits, too_long])
+    ended, _ = run_fleet(plan, replica_spec(num_blocks=90), macro_steps=macro_steps)
+    assert Counter(e.outcome for e in ended) == {Outcome.OK: 3, Outcome.HTTP_ERROR: 2}
+
+
 def test_round_robin_shares_requests_evenly_and_load_shares_waiting() -> None:
     plan = plan_of(num_requests=160, drain_s=1e3, stream=[stream(poisson(45.0), LENGTHS, LENGTHS)])
     turns, cluster = run_fleet(plan, ROOMY, num_replicas=4)
