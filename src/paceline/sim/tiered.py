@@ -86,8 +86,8 @@ class TieredReplica(Replica):
         self.restored: dict[int, tuple[int, int]] = {}  # open requests: first position that was brought, and the end
 
     @property
-    def num_open(self) -> int:
-        return super().num_open + len(self._waiting)
+    def has_work(self) -> bool:
+        return super().has_work or bool(self._waiting)
 
     # looking
 
@@ -161,7 +161,7 @@ class TieredReplica(Replica):
 
     # requests
 
-    def submit(self, request: Request, now: float, *, leaves_after: int | None = None, may_leave: bool = False) -> None:
+    def submit(self, request: Request, now: float, leaves_after: int | None = None, may_leave: bool = False) -> None:
         """As a replica does, or later, when its blocks are there (`land`)."""
         self.settle(now)
         self.note(now)

@@ -286,7 +286,7 @@ def test_every_request_ends_once_and_every_position_is_counted_once() -> None:
     for replica in cluster.replicas:
         assert replica is not None
         assert replica.kv.stats().held == 0
-        assert replica.num_open == 0
+        assert not replica.has_work
         replica.note(99.0)  # type: ignore[attr-defined]
         own = [key for tier in replica.stack.own for key in tier.keys]  # type: ignore[attr-defined]
         assert len(own) == len(set(own))
