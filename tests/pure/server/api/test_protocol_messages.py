@@ -82,6 +82,8 @@ def test_parts_that_are_not_text_are_refused_by_place(kind):
             "messages[0].tool_calls[0].function.arguments",
         ),
         ({"role": "assistant", "content": "a", "audio": {"id": "x"}}, "messages[0].audio"),
+        ({"role": "assistant"}, "messages[0].content"),
+        ({"role": "assistant", "content": None, "tool_calls": []}, "messages[0].content"),
     ],
 )
 def test_every_wrong_message_names_its_place(message, param):

@@ -25,6 +25,7 @@ _KEYS = {
     "assistant": (*_COMMON, "tool_calls", "refusal", "reasoning_content", "reasoning", "annotations"),
     "tool": (*_COMMON, "tool_call_id"),
 }
+_INSTEAD = ("tool_calls", "refusal", "reasoning_content", "reasoning")  # of content, in what the assistant says
 _TEXTS = ("name", "type", "refusal", "reasoning_content", "reasoning", "tool_call_id")
 
 
@@ -69,9 +70,13 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         plain.pop(key, None)
     if "content" in given:
         plain["content"] = _content(given["content"], f"{where}.content")
-    elif role != "assistant":
+    elif role != "assistant" or all(given.get(key, "") in ("", []) for key in _INSTEAD):
+        or_calls = ", or tool_calls" if role == "assistant" else ""
         raise RequestError(
-            f"a message of role {role} needs content", param=f"{where}.content", expected="text or a list of text parts"
+            f"a message of role {role} needs content{or_calls}",
+            param=f"{where}.content",
+            seen="null" if "content" in message else "it is missing",
+            expected="text or a list of text parts",
         )
     if "tool_calls" in given:
         plain["tool_calls"] = _tool_calls(given["tool_calls"], f"{where}.tool_calls")
