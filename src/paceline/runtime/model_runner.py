@@ -22,7 +22,7 @@ from paceline.runtime.forward_context import ForwardContext, forward_context
 from paceline.runtime.input_batch import InputBatch, StepInputs
 from paceline.runtime.logit_rules import keep_allowed, masked_draws, masks_by_row
 from paceline.runtime.logprobs import report
-from paceline.runtime.sampler import Allowed, best, draw
+from paceline.runtime.sampler import best, draw
 
 _NO_DRAWS, _NO_LOGITS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
 PROMPT_SLICE = 1 << 22  # logits computed at once for prompt log-probabilities
@@ -107,15 +107,11 @@ class ModelRunner:
             at for at, row in enumerate(inputs.draw_row.tolist()) if self.rows.admits[row].sampling.logprobs is not None
         ]
         raw = logits[asked] if asked else logits[:0]
-        allowed, ruled, before = None, _NO_DRAWS, _NO_LOGITS
-        if self.rows.rules:
-            ruled, before = self._apply_rules(plan, inputs, logits, masks)
-        elif masks is not None:
-            allowed = Allowed(masked_draws(masks.mask_row, inputs.draw_row), masks.masks)
-        ids, largest, unmasked = draw(logits, self.rows.draws(inputs), allowed)
+        ruled, before = self._apply_rules(plan, inputs, logits, masks)
+        ids, largest = draw(logits, self.rows.draws(inputs))
         empty = ~np.isfinite(largest.numpy(force=True))
-        # rules and masks hide what was not a number, and may leave nothing
-        bad = ~np.isfinite(unmasked.numpy(force=True))
+        # rules hide what was not a number, and may leave nothing; without any, the draw's own look is enough
+        bad = empty.copy()
         bad[ruled] = ~np.isfinite(before)
         tokens = self._accept(step, ids.tolist(), bad.tolist(), empty.tolist())
         logprobs = self._logprobs(inputs, raw, asked, tokens)
@@ -145,6 +141,11 @@ class ModelRunner:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Change logits [S, V] as rules and masks say. Returns which draws that concerns, and their largest logits of
         before."""
+        if not self.rows.rules:
+            if masks is None:
+                return _NO_DRAWS, _NO_LOGITS
+            draws = masked_draws(masks.mask_row, inputs.draw_row)
+            return draws, keep_allowed(logits, draws, masks.masks).numpy(force=True)
         first_of = masks_by_row(masks)
         ruled: list[int] = []
         before: list[float] = []

@@ -22,10 +22,6 @@ cases need neither a sort of the vocabulary nor exact noise for all of it:
     dense    other rows: a cheap upper bound of z + noise over all ids leaves a few hundred ids to score exactly
     wide     what neither settles (typical_p, a large top_k, many draws turned down): one row at a time, sorted
 
-A grammar's mask (step 3) is asked late as well where that gives the same: where it allows the largest logit, which
-steps 5 and 6 are about, and nothing filters. Only ids that might win are then looked up in the mask. A pass over the
-whole row that forbids what it forbids comes before the draw for other rows, and after it where the winner is not sure.
-
 A row's answer never depends on the other rows: everything is done per row or per number, and sums are taken over
 fixed pieces of a row. Rules 6 to 10 follow Fan et al. 2018 (top-k), Holtzman et al. 2019 (top-p), Nguyen et al. 2024
 (min-p) and Meister et al. 2022 (typical).
@@ -66,72 +62,23 @@ class Draws:
     offset: np.ndarray  # int32
 
 
-@dataclass(slots=True)
-class Allowed:
-    """What grammars allow: masks of n of the draws."""
-
-    draw: np.ndarray  # int64 [n], each once
-    words: np.ndarray  # uint32 [n, ceil(V / 32)], a bit for each id, the lowest first
-
-    def has(self, which: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Does mask `which[i]` allow the ids [i, k]? bool."""
-        words = self.words[which[:, None], ids >> 5]
-        found: np.ndarray = (words >> (ids & 31).astype(np.uint32) & np.uint32(1)).astype(bool)
-        return found
-
-    def apply(self, logits: torch.Tensor, which: np.ndarray) -> None:
-        """What masks `which` forbid becomes -inf in logits [S, V]."""
-        if not len(which):
-            return
-        on_logits("keep_allowed", logits.device.type)(logits, self.draw[which], self.words[which])
-
-
-def draw(
-    logits: torch.Tensor, draws: Draws, allowed: Allowed | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids [S] (int64), largest logit [S], and largest logit before step 3 [S], NaN where one is, of logits [S, V]
-    (float32, overwritten): processed, but for the masks `allowed`.
+def draw(logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids [S] (int64) and largest logit [S] of processed logits [S, V] (float32, overwritten).
 
     Where the largest logit is not finite (a NaN, an infinity, or nothing allowed) the token means nothing.
     """
     largest, token = best(logits)
-    before, late = largest, None
-    filtered = (draws.top_k > 0) | (draws.top_p < 1.0) | (draws.min_p > 0.0)
-    typical = draws.typical_p < 1.0
-    if allowed is not None and len(allowed.draw):
-        largest, late = largest.clone(), _keep_for_later(allowed, largest, token, draws.greedy | ~(filtered | typical))
-        _forbid(logits, allowed, np.flatnonzero(~late), largest, token)
     sampled = ~draws.greedy
     if sampled.any():
+        filtered = (draws.top_k > 0) | (draws.top_p < 1.0) | (draws.min_p > 0.0)
+        typical = draws.typical_p < 1.0
         sampled &= np.isfinite(largest.cpu().numpy())
         ways = _Ways(logits, largest, draws)
         token[torch.from_numpy(sampled).to(token.device)] = -1
         ways.narrow(token, sampled & filtered & ~typical & (draws.top_k <= NARROW))
-        if allowed is not None and late is not None and (sampled[allowed.draw] & late).any():
-            which = np.flatnonzero(sampled[allowed.draw] & late)
-            ways.dense_within(token, allowed, which)
-            unsure = which[token.cpu().numpy()[allowed.draw[which]] < 0]
-            allowed.apply(logits, unsure)
         ways.dense(token, (token.cpu().numpy() < 0) & ~typical & (draws.top_k == 0))
         ways.wide(token, token.cpu().numpy() < 0)
-    return token, largest, before
-
-
-def _keep_for_later(allowed: Allowed, largest: torch.Tensor, token: torch.Tensor, plain: np.ndarray) -> np.ndarray:
-    """Masks that may be asked late, bool [n]: of draws that are `plain` and whose largest logit they allow."""
-    finite = np.isfinite(largest.cpu().numpy())[allowed.draw]
-    ids = np.where(finite, token.cpu().numpy()[allowed.draw], 0)
-    return finite & plain[allowed.draw] & allowed.has(np.arange(len(ids)), ids[:, None])[:, 0]
-
-
-def _forbid(
-    logits: torch.Tensor, allowed: Allowed, which: np.ndarray, largest: torch.Tensor, token: torch.Tensor
-) -> None:
-    """Apply masks `which`, and look for the largest logits of their rows anew."""
-    if len(which):
-        allowed.apply(logits, which)
-        for part in slabs(torch.from_numpy(allowed.draw[which]).to(logits.device), logits.shape[1]):
-            largest[part], token[part] = best(logits[part])
+    return token, largest
 
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -180,30 +127,16 @@ class _Ways:
             found = torch.where(values[:, -1] < cut[:, 0], found, -1)
         token[rows] = found
 
-    def dense_within(self, token: torch.Tensor, allowed: Allowed, which: np.ndarray) -> None:
-        """`dense` for rows without filters whose masks `which` are not applied. Bounds are over all ids, so they hold
-        for those that are allowed."""
-        rows = torch.from_numpy(allowed.draw[which]).to(self.z.device)
-        ids, rest = self._candidates(rows)
-        is_allowed = torch.from_numpy(allowed.has(which, ids.cpu().numpy())).to(self.z.device)
-        scores = torch.where(is_allowed, self._scores(self.z[rows[:, None], ids], ids, rows), NEVER)
-        found, score = _winner(scores, ids)
-        token[rows] = torch.where(score > rest, found, -1)
-
-    def _candidates(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids of the pieces with the highest bounds [s, n] int64, and the highest bound of the others [s]."""
-        bounds = on_logits("draw_bounds", self.z.device.type)(self.z, rows, self.multiplier, self.offset)
-        pieces = min(PIECES_SCORED, bounds.shape[1])
-        top, piece = bounds.topk(min(pieces + 1, bounds.shape[1]), dim=1)
-        rest = top[:, pieces] if top.shape[1] > pieces else torch.full_like(top[:, 0], NEVER)
-        return ids_of_pieces(piece[:, :pieces], self.vocab_size), rest
-
     def dense(self, token: torch.Tensor, which: np.ndarray) -> None:
         """From the pieces with the highest bounds; sure where the winner is above all other bounds."""
         rows = self._rows(which)
         if not len(rows):
             return
-        ids, rest = self._candidates(rows)
+        bounds = on_logits("draw_bounds", self.z.device.type)(self.z, rows, self.multiplier, self.offset)
+        pieces = min(PIECES_SCORED, bounds.shape[1])
+        top, piece = bounds.topk(min(pieces + 1, bounds.shape[1]), dim=1)
+        rest = top[:, pieces] if top.shape[1] > pieces else torch.full_like(top[:, 0], NEVER)
+        ids = ids_of_pieces(piece[:, :pieces], self.vocab_size)
         values = self.z[rows[:, None], ids]
         scores = torch.where(values >= self.min_z[rows], self._scores(values, ids, rows), NEVER)
         nucleus = self.top_p[rows, 0] < 1.0

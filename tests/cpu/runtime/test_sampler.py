@@ -9,8 +9,7 @@ from tests.fakes.sampling_reference import reference_kept, reference_token
 
 from paceline.contracts.request import SamplingParams
 from paceline.runtime import noise, sampler
-from paceline.runtime.logit_rules import keep_allowed
-from paceline.runtime.sampler import Allowed, Draws, best, draw
+from paceline.runtime.sampler import Draws, best, draw
 
 
 def make_draws(params: list[SamplingParams], positions: list[int], choices: list[int] | None = None) -> Draws:
@@ -171,7 +170,7 @@ def test_a_broken_row_leaves_its_neighbours_alone(bad: float) -> None:
     for row in range(0, len(MIXES), 3):
         broken = logits.clone()
         broken[row, 333] = bad
-        token, largest, _ = draw(broken, make_draws(params, [0] * len(MIXES)))
+        token, largest = draw(broken, make_draws(params, [0] * len(MIXES)))
         assert not torch.isfinite(largest[row])
         assert [t for i, t in enumerate(token.tolist()) if i != row] == [t for i, t in enumerate(clean) if i != row]
 
@@ -227,55 +226,3 @@ def test_a_dense_draw_over_a_large_vocabulary_follows_the_softmax() -> None:
     )
     far = int((drawn[0] >= 10).sum())
     assert abs(far - p_far * num_draws) < 5 * np.sqrt(num_draws * p_far * (1 - p_far))
-
-
-@pytest.mark.parametrize("vocab_size", [3, 500, 2500])
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
-def test_masks_that_are_asked_late_give_what_masks_give_at_once(
-    vocab_size: int, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For rows with and without filters, masks that allow little or much, of the best id or not; some rows have none."""
-    rng = np.random.default_rng(vocab_size + int(100 * share))
-    params = [params_of(**mix, seed=seed) for seed in range(12) for mix in MIXES]
-    logits = torch.from_numpy((rng.standard_normal((len(params), vocab_size)) * 3).astype(np.float32))
-    bits = rng.random((len(params), vocab_size)) < share
-    best_ids = logits.argmax(dim=1).numpy()
-    often = rng.random(len(params)) < 0.7
-    bits[often, best_ids[often]] = True
-    packed = np.packbits(bits, axis=1, bitorder="little")
-    words = np.zeros((len(params), 4 * -(-vocab_size // 32)), dtype=np.uint8)
-    words[:, : packed.shape[1]] = packed
-    masked = np.sort(rng.permutation(len(params))[: 3 * len(params) // 4])
-    allowed = Allowed(masked, words.view("<u4")[masked].astype(np.uint32))
-    draws = make_draws(params, rng.integers(0, 1000, len(params)).tolist())
-
-    at_once = logits.clone()
-    raw = keep_allowed(at_once, allowed.draw, allowed.words)
-    token, largest, _ = draw(at_once, draws)
-    settled: list[int] = []
-    within = sampler._Ways.dense_within
-
-    def count(self: Any, found: torch.Tensor, *how: Any) -> None:
-        within(self, found, *how)
-        settled.append(int((found[torch.from_numpy(how[0].draw[how[1]])] >= 0).sum()))
-
-    monkeypatch.setattr(sampler._Ways, "dense_within", count)
-    late, late_largest, before = draw(logits.clone(), draws, allowed)
-    some = torch.isfinite(largest)
-    assert torch.equal(late_largest, largest)
-    assert torch.equal(late[some], token[some])
-    assert torch.equal(before[torch.from_numpy(masked)], raw)
-    assert sum(settled) > 20, "the way under test decided next to nothing"
-
-
-def test_masks_hide_nothing_that_is_not_a_number() -> None:
-    logits = torch.randn(4, 300)
-    logits[0, 7], logits[1, 7] = float("nan"), float("inf")
-    words = np.zeros((3, 10), dtype=np.uint32)
-    words[:2, 1] = 3  # ids 32 and 33; the third allows none
-    for fields in ({"temperature": 0.0}, {}, {"top_p": 0.9}):
-        draws = make_draws([params_of(**fields)] * 4, [0] * 4)
-        token, largest, before = draw(logits.clone(), draws, Allowed(np.arange(3), words))
-        assert torch.isfinite(before).tolist() == [False, False, True, True]
-        assert torch.isfinite(largest).tolist()[2:] == [False, True]
-        assert 0 <= int(token[3]) < 300

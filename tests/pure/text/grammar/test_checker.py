@@ -113,11 +113,10 @@ def test_a_grammar_that_nothing_satisfies_is_refused(checker: GrammarChecker) ->
         checker.check(encode_spec(GrammarSpec(kind="json", value={"type": "integer", "minimum": 3, "maximum": 2})))
 
 
-@pytest.mark.parametrize("regex", ["((a{1,100}){1,100}){1,100}", "(.{0,200},){0,200}"])
-def test_a_grammar_that_meets_a_limit_on_the_way_is_refused(checker: GrammarChecker, regex: str) -> None:
-    """The text may end after each token, and long or short ones are needed to come to the limit."""
+def test_a_grammar_that_meets_a_limit_on_the_way_is_refused(checker: GrammarChecker) -> None:
+    """Also where the text may end after each token."""
     with pytest.raises(RequestError, match="too many expressions") as caught:
-        checker.check(encode_spec(GrammarSpec(kind="regex", value=regex)))
+        checker.check(encode_spec(GrammarSpec(kind="regex", value="((a{1,100}){1,100}){1,100}")))
     assert "counts" in caught.value.fix
 
 

@@ -25,7 +25,6 @@ _KEYS = {
     "assistant": (*_COMMON, "tool_calls", "refusal", "reasoning_content", "reasoning", "annotations"),
     "tool": (*_COMMON, "tool_call_id"),
 }
-_INSTEAD = ("tool_calls", "refusal", "reasoning_content", "reasoning")  # of content, in what the assistant says
 _TEXTS = ("name", "type", "refusal", "reasoning_content", "reasoning", "tool_call_id")
 
 
@@ -70,14 +69,15 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         plain.pop(key, None)
     if "content" in given:
         plain["content"] = _content(given["content"], f"{where}.content")
-    elif role != "assistant" or all(given.get(key, "") in ("", []) for key in _INSTEAD):
-        or_calls = ", or tool_calls" if role == "assistant" else ""
+    elif role != "assistant":
         raise RequestError(
-            f"a message of role {role} needs content{or_calls}",
+            f"a message of role {role} needs content",
             param=f"{where}.content",
             seen="null" if "content" in message else "it is missing",
             expected="text or a list of text parts",
         )
+    elif given.get("tool_calls", []) == []:
+        plain["content"] = ""  # clients send an empty answer back as it came; templates want to see a text
     if "tool_calls" in given:
         plain["tool_calls"] = _tool_calls(given["tool_calls"], f"{where}.tool_calls")
     return plain
