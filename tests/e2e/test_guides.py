@@ -1,4 +1,4 @@
-"""The guides of structured output and of tools are run: their Python, from top to bottom, against the model they name."""
+"""The guides of structured output and tools are run: their Python, from top to bottom, against the model they name."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import numpy as np
 from paceline.contracts.ports import Grammar
 from paceline.errors import RequestError
 from paceline.text.grammar.checker import Verdict, cpu_s, receive, send
-from paceline.text.grammar.compiler import GrammarCompiler
+from paceline.text.grammar.compiler import NO_END, GrammarCompiler
 from paceline.text.grammar.spec import GrammarSpec, encode_spec, wrong
 from paceline.text.grammar.vocabulary import Vocabulary
 
@@ -89,7 +89,8 @@ def walk(grammar: Grammar, lengths: np.ndarray, pace: Pace) -> None:
         grammar.fill_mask(words)
         took_s = cpu_s() - begin
         if grammar.error:
-            raise wrong("the grammar cannot be followed", grammar.error, "a simpler grammar", fix=SIMPLER)
+            fix = "" if grammar.error == NO_END else SIMPLER
+            raise wrong("the grammar cannot be followed", grammar.error, "a simpler grammar", fix=fix)
         if took_s > MAX_MASK_S:
             raise wrong(
                 "the grammar takes too long to say which tokens may follow",

@@ -45,7 +45,7 @@ _OPTIONS_LINE = re.compile(rf"^[ \t]*{_OPTIONS}\s*", re.MULTILINE)
 _PLACE = re.compile(r"\bat \d+\(\d+\): ")
 _QUOTED = re.compile(r"\n\s*\d+ \| ")
 _OF_SCHEMA = "failed to compile JSON schema: "
-_NO_END = "a rule or $ref leads only to itself: no text satisfies it"
+NO_END = "a rule or $ref leads only to itself: no text satisfies it"
 # what of a schema is left out where it need not be strict
 _NO_REGEX = ("look-around", "lookarounds", "backreferences")
 _LEFT_OUT = ("Unimplemented keys", "Unknown format", "oneOf", "min/maxProperties", *_NO_REGEX)
@@ -210,12 +210,12 @@ def _refusal(spec: GrammarSpec, error: str) -> RequestError:
     error = _short(error)
     can_be_left_out = is_of_schema and not spec.lenient and any(words in error for words in _LEFT_OUT)
     fix = "leave out what cannot be enforced, or set strict to false to have it ignored" if can_be_left_out else ""
-    expected = "one that some text satisfies" if "Unsatisfiable" in error or error == _NO_END else ""
+    expected = "one that some text satisfies" if "Unsatisfiable" in error or error == NO_END else ""
     return wrong(f"{what} cannot be used", error, expected, fix=fix)
 
 
 def _short(text: str) -> str:
     if "NoExtensionBias" in text:  # the library's words for a parser that can begin nothing
-        return _NO_END
+        return NO_END
     text = " ".join(text.replace("<non-verbose/>", "").split())
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."

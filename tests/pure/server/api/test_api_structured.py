@@ -148,7 +148,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": False}}}, "response_format", "nothing can"),
     ({"guided_json": {"enum": ["x" * 300_000]}}, "guided_json", "too long"),
     ({"guided_grammar": "start: x"}, "guided_grammar", "unknown name"),
-    ({"response_format": {"type": "structural_tag", "structures": []}}, "response_format.structures", "use structured_"),
+    (
+        {"response_format": {"type": "structural_tag", "structures": []}},
+        "response_format.structures",
+        "use structured_",
+    ),
     ({"guided_json": {"$ref": "#"}}, "guided_json", "leads only to itself"),
     ({"guided_regex": ""}, "guided_regex", "seen: ''"),
 ]

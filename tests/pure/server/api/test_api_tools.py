@@ -252,7 +252,9 @@ def test_a_schema_that_cannot_be_enforced_harms_no_other_stream() -> None:
             assert refused.status_code == 400
             assert refused.json()["error"]["param"] == "tools[1].function.parameters"
             message = refused.json()["error"]["message"]
-            assert message.startswith('this JSON schema cannot be used; seen: Unimplemented keys: ["uniqueItems"]; fix: ')
+            assert message.startswith(
+                'this JSON schema cannot be used; seen: Unimplemented keys: ["uniqueItems"]; fix: '
+            )
             assert len(joined(events(other))[0]["tool_calls"]) == 2
             tool["function"]["strict"] = False
             taken = await server.chat(tools=[tool], tool_choice="required", max_tokens=4)

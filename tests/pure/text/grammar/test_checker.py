@@ -13,9 +13,8 @@ import pytest
 from tests.pure.text.grammar.test_compiler import VOCABULARY
 
 from paceline.errors import EngineError, RequestError
-from paceline.text.grammar import GrammarChecker, GrammarSpec, encode_spec
+from paceline.text.grammar import GrammarChecker, GrammarSpec, checker_main, encode_spec
 from paceline.text.grammar import checker as checker_module
-from paceline.text.grammar import checker_main
 
 # an intersection whose automaton has tens of thousands of states: no limit of the library stops it
 SLOW = "start: A\nA: /(.*a.{15}.*)/ & /(.*b.{15}.*)/ & ~/(.*c.{12}.*)/"
