@@ -29,7 +29,9 @@ from paceline.contracts.step import GRAMMAR_TOO_COMPLEX, RowAdmit, RowFault, Sam
 
 LED_WITHIN = 512  # tokens before the limit, from which on the way out is looked for
 LED_TOKENS = 256  # at most, on the way out
-LED_MARGIN = 8  # tokens kept free on top of it: what one token more may add to the way
+# tokens kept free on top of it, for what one more may add to the way: a comma may begin an item that requires much
+LED_MARGIN, LED_MARGIN_MOST = 8, 24
+LED_MARGIN_SHARE = 10  # of the limit, one part in so many: a short answer is not led from its beginning
 END = -1  # in a way out: whatever ends the text
 
 MAX_MASK_S = 0.25  # of computing: a row whose masks take longer in one step is ended, since all others wait for it
@@ -48,6 +50,7 @@ class WayOut:
     """
 
     look_at: int  # tokens left at which to look next; 0: never
+    margin: int = LED_MARGIN
     tokens: list[int] = field(default_factory=list)  # the way, once it is taken
 
     def look(self, grammar: Grammar, num_left: int) -> None:
@@ -62,7 +65,7 @@ class WayOut:
         if way is None:
             spare = 0 if whole and most < LED_TOKENS else num_left
         else:
-            spare = num_left - len(way) - 1 - LED_MARGIN
+            spare = num_left - len(way) - 1 - self.margin
         if spare <= 0 and (whole or way is not None):
             self.tokens = [END] if whole or way is None else [*way, END]
         self.look_at = min(self.look_at, num_left - max(1, spare // 2))
@@ -73,7 +76,7 @@ class WayOut:
             self.tokens = self.tokens[1:] if self.tokens[0] == token else []
 
     def copy(self) -> WayOut:
-        return WayOut(self.look_at, self.tokens)
+        return WayOut(self.look_at, self.margin, self.tokens)
 
 
 @dataclass(slots=True)
@@ -106,7 +109,8 @@ class Cursor:
         """At the beginning of the text."""
         self.num_accepted = 0
         led = self.limit is not None and self.grammar.finishes
-        self.way = WayOut(LED_WITHIN if led else 0)
+        share = (self.limit or 0) // LED_MARGIN_SHARE
+        self.way = WayOut(LED_WITHIN if led else 0, max(LED_MARGIN, min(LED_MARGIN_MOST, share)))
 
     def catch_up(self) -> None:
         """Accept what came before."""
