@@ -25,7 +25,7 @@ import numpy as np
 from paceline.assemble.core import build_core
 from paceline.assemble.files import find_files
 from paceline.config import EngineConfig, read_environment
-from paceline.config.tree import CacheConfig, ModelConfig
+from paceline.config.tree import CacheConfig, ModelConfig, SchedulingConfig
 from paceline.contracts.request import Request, SamplingParams, TokenPrompt
 from paceline.engine.loop import EngineCore
 from paceline.text import TextTokenizer, load_tokenizer
@@ -159,7 +159,11 @@ def ratio(values: np.ndarray) -> str:
 
 
 def engine(model: str, num_rows: int, num_steps: int) -> None:
-    config = EngineConfig(model=ModelConfig(model=model), cache=CacheConfig(kv_cache_memory=KV_BYTES))
+    config = EngineConfig(
+        model=ModelConfig(model=model),
+        cache=CacheConfig(kv_cache_memory=KV_BYTES),
+        scheduling=SchedulingConfig(max_num_seqs=num_rows),  # a busy machine would allow itself fewer
+    )
     cores = build_core(config).core, build_core(config).core
     grammar = encode_spec(GrammarSpec(kind="json", value={"type": "array", "items": ORDER, "minItems": 1000}))
     ids = iter(range(1, 1 << 30))

@@ -101,8 +101,12 @@ class SampleInputs(msgspec.Struct, frozen=True, kw_only=True):
     masks: np.ndarray  # [masks, ceil(vocab / 32)] uint32, bit set = token allowed
 
 
+GRAMMAR_TOO_COMPLEX = "grammar_too_complex"  # code of a fault that the request's own grammar is to blame for
+
+
 class RowFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Something went wrong for one row only (not-a-number logits, a bad adapter); its neighbours are right."""
+    """Something went wrong for one row only (not-a-number logits, a bad adapter); its neighbours are right. The output
+    that ends the request has `code: message` for its error."""
 
     row: int
     code: str

@@ -25,16 +25,18 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.ports import Grammar
-from paceline.contracts.step import RowAdmit, RowFault, SampleInputs, StepPlan, StepResult
+from paceline.contracts.step import GRAMMAR_TOO_COMPLEX, RowAdmit, RowFault, SampleInputs, StepPlan, StepResult
 
 LED_WITHIN = 512  # tokens before the limit, from which on the way out is looked for
 LED_TOKENS = 256  # at most, on the way out
-LED_MARGIN = 8  # tokens kept free on top of it: what one token more may add to the way
+# tokens kept free on top of it, for what one more may add to the way: a comma may begin an item that requires much
+LED_MARGIN, LED_MARGIN_MOST = 8, 24
+LED_MARGIN_SHARE = 10  # of the limit, one part in so many: a short answer is not led from its beginning
 END = -1  # in a way out: whatever ends the text
 
 MAX_MASK_S = 0.25  # of computing: a row whose masks take longer in one step is ended, since all others wait for it
 RENEWAL_LASTS = 32  # tokens that a grammar of the row's own must serve at least
-TOO_COMPLEX = "grammar_too_complex"
+CONTRADICTED = "grammar_contradicted"  # code of a fault that is ours
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class WayOut:
     """
 
     look_at: int  # tokens left at which to look next; 0: never
+    margin: int = LED_MARGIN
     tokens: list[int] = field(default_factory=list)  # the way, once it is taken
 
     def look(self, grammar: Grammar, num_left: int) -> None:
@@ -62,7 +65,7 @@ class WayOut:
         if way is None:
             spare = 0 if whole and most < LED_TOKENS else num_left
         else:
-            spare = num_left - len(way) - 1 - LED_MARGIN
+            spare = num_left - len(way) - 1 - self.margin
         if spare <= 0 and (whole or way is not None):
             self.tokens = [END] if whole or way is None else [*way, END]
         self.look_at = min(self.look_at, num_left - max(1, spare // 2))
@@ -73,7 +76,7 @@ class WayOut:
             self.tokens = self.tokens[1:] if self.tokens[0] == token else []
 
     def copy(self) -> WayOut:
-        return WayOut(self.look_at, self.tokens)
+        return WayOut(self.look_at, self.margin, self.tokens)
 
 
 @dataclass(slots=True)
@@ -96,6 +99,7 @@ class Cursor:
     num_accepted: int = 0  # of the tokens, by `grammar`
     renewed_at: int | None = None  # number of tokens then
     fault: str = ""
+    contradicted: bool = False  # the fault is a token that one part of the library allows and another does not
     way: WayOut = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,14 +109,15 @@ class Cursor:
         """At the beginning of the text."""
         self.num_accepted = 0
         led = self.limit is not None and self.grammar.finishes
-        self.way = WayOut(LED_WITHIN if led else 0)
+        share = (self.limit or 0) // LED_MARGIN_SHARE
+        self.way = WayOut(LED_WITHIN if led else 0, max(LED_MARGIN, min(LED_MARGIN_MOST, share)))
 
     def catch_up(self) -> None:
         """Accept what came before."""
         for token in self.tokens[self.num_accepted :]:
             self._look(self.way, self.num_accepted)
             if not self.ends_with(token) and not self.grammar.accept(token):
-                self.fault = f"token {token} of its own output is not legal in its grammar"
+                self._contradict(f"token {token} of its own output is not legal in its grammar")
                 return
             self.way.follow(token)
             self.num_accepted += 1
@@ -137,8 +142,11 @@ class Cursor:
             self.tokens.append(token)
             self.num_accepted += 1
             return self.grammar.done
-        self.fault = f"token {token} was drawn although its mask forbids it"
+        self._contradict(f"token {token} was drawn although its mask forbids it")
         return False
+
+    def _contradict(self, words: str) -> None:
+        self.fault, self.contradicted = words, True
 
     @property
     def trouble(self) -> str:
@@ -150,7 +158,7 @@ class Cursor:
         if self.renewed_at is not None and len(self.tokens) - self.renewed_at < RENEWAL_LASTS:
             return False
         self.renewed_at = len(self.tokens)
-        self.fault = ""
+        self.fault, self.contradicted = "", False
         self.grammar = self.anew()
         self._start_again()
         self.catch_up()
@@ -206,7 +214,7 @@ class Cursor:
             if not masks[at, draft // 32] >> np.uint32(draft % 32) & 1 or self.ends_with(draft):
                 break
             if not self.grammar.accept(draft):
-                self.fault = f"token {draft} is allowed, but not accepted"
+                self._contradict(f"token {draft} is allowed, but not accepted")
             taken += 1
             way = way.copy()
             way.follow(draft)
@@ -304,7 +312,9 @@ class RowGrammars:
                     ends[row] = count
                     break
             if cursor.fault:
-                faults.append(RowFault(row=row, code=TOO_COMPLEX, message=cursor.fault))
+                blamed = cursor.grammar.error or not cursor.contradicted
+                code = GRAMMAR_TOO_COMPLEX if blamed else CONTRADICTED
+                faults.append(RowFault(row=row, code=code, message=cursor.fault))
         if not ends and len(faults) == len(result.faults):
             return result
         return msgspec.structs.replace(result, grammar_ends=ends, faults=tuple(faults))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_WAITING = 64  # grammars that wait to be tried
 MAX_KNOWN = 4096  # verdicts that are remembered
+_AT_LINE = re.compile(r"at (?P<line>\d+)\(\d+\): (?:failed to compile JSON schema: )?(?P<what>.*)", re.DOTALL)
 COMPILE_LIMIT_S = 30.0  # of waiting for the engine; what was tried takes far less
 
 
@@ -105,7 +107,23 @@ async def prepare_grammar(state: ServerState, wanted: StructuredOutput) -> None:
             await state.grammars.check(wanted.data)
         await state.engine.prepare_grammar(wanted.data, within_s=COMPILE_LIMIT_S)
     except RequestError as error:
-        raise _again(error, wanted.param) from None
+        raise _placed(error, wanted) from None
+
+
+def _placed(error: RequestError, wanted: StructuredOutput) -> RequestError:
+    """The error with the field of the client's that it is about."""
+    found = _AT_LINE.match(str(error.seen)) if wanted.places else None
+    if found is None:
+        return _again(error, wanted.param)
+    line = int(found["line"]) - 1
+    param = wanted.places[line] if line < len(wanted.places) else ""
+    return RequestError(
+        "this JSON schema cannot be used" if param else error.message,
+        param=param or wanted.param,
+        seen=found["what"],
+        expected=error.expected,
+        fix=error.fix,
+    )
 
 
 def _again(error: RequestError, param: str | None = None) -> RequestError:

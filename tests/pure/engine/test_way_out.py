@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from tests.fakes.builders import EOS, VOCAB, make_request, scripted_engine
 from tests.fakes.byte_tokenizer import letter_bytes
 from tests.fakes.word_grammar import WordGrammar, compiler
 
 from paceline.contracts.request import FinishReason
-from paceline.engine.row_grammars import LED_MARGIN, LED_WITHIN, WayOut
+from paceline.engine.row_grammars import LED_MARGIN, LED_MARGIN_MOST, LED_WITHIN, Cursor, WayOut
 from paceline.text.grammar.spec import decode_spec, encode_spec
 
 TOKEN_BYTES = letter_bytes(VOCAB, (EOS,))
@@ -76,3 +77,23 @@ def test_it_is_looked_rarely_while_there_is_room(need: int | None, most: int) ->
             break
     assert bool(way.tokens) == (need is not None)
     assert grammar.asked <= most
+
+
+def test_a_long_answer_has_a_larger_margin_for_an_item_that_requires_much() -> None:
+    """One comma may add many tokens to the way, and short answers are not led from their beginning."""
+    margins = {}
+    for limit in (40, 100, 256, 4096):
+        grammar = FACTORY.compile(encode_spec(msgspec.structs.replace(decode_spec(WORDS.spec), finish=True)))
+        cursor = Cursor(
+            grammar=grammar,
+            anew=grammar.clone,
+            tokens=[],
+            stop_ids=frozenset(),
+            stop_words=np.zeros(1, np.uint32),
+            eos_words=np.zeros(1, np.uint32),
+            text_words=np.zeros(1, np.uint32),
+            limit=limit,
+        )
+        margins[limit] = cursor.way.margin
+    assert margins == {40: LED_MARGIN, 100: 10, 256: LED_MARGIN_MOST, 4096: LED_MARGIN_MOST}
+    assert WayOut(LED_WITHIN, 24, [3]).copy() == WayOut(LED_WITHIN, 24, [3])

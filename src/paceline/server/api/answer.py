@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from starlette.responses import Response
 
 from paceline.contracts.request import FinishReason
-from paceline.errors import EngineError
 from paceline.server.api.sse import EventStream
 from paceline.server.errors import error_response, log_unexpected
 
@@ -136,14 +135,14 @@ class Answer(Response):
                 if news.finish is FinishReason.TIMEOUT and not choice.num_tokens and not events.begun:
                     raise generation.timeout_error()
                 if news.error is not None and not choice.num_tokens and not events.begun:
-                    raise EngineError(news.error)
+                    raise generation.failure(news.error)
                 if news.error is not None:
                     error, news.finish = news.error, None  # an error is no way to finish
                 parts.append(writer.events(choice, news))
             if data := b"".join(parts):
                 await events.send(data)
             if error is not None:
-                raise EngineError(error)
+                raise generation.failure(error)
         await events.end(writer.last_events() + writer.end_mark)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
@@ -153,7 +152,7 @@ class Answer(Response):
             for choice, outputs in ready:
                 news = choice.take(outputs)
                 if news.error is not None:
-                    raise EngineError(news.error)
+                    raise generation.failure(news.error)
                 timed_out = timed_out or news.finish is FinishReason.TIMEOUT
                 writer.collect(choice, news)
         if timed_out and not any(choice.num_tokens for choice in generation.choices):

@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.request import Request, RequestOutput, SamplingParams, TokenPrompt, expand_choices
-from paceline.errors import ContextLengthError, PacelineError
+from paceline.contracts.step import GRAMMAR_TOO_COMPLEX
+from paceline.errors import ContextLengthError, EngineError, PacelineError, RequestError
 from paceline.server.api.choice import Choice
 from paceline.server.api.metering import Meter
 from paceline.server.errors import (
@@ -162,6 +163,19 @@ class Generation:
             seen=f"{waited:.3f} s",
             expected=f"a first token within {(self.deadline or 0.0) - self.ask.arrival:g} s",
             fix="raise timeout, or send less at once",
+        )
+
+    def failure(self, error: str) -> PacelineError:
+        """For a sequence that the engine ended with `error`: a grammar that could not be followed is the client's."""
+        code, _, what = error.partition(": ")
+        if code != GRAMMAR_TOO_COMPLEX or self.ask.grammar is None:
+            return EngineError(error)
+        return RequestError(
+            "the grammar is too complex for what was written under it",
+            param=self.ask.grammar.param,
+            seen=what,
+            expected="a grammar within the limits at each token",
+            fix="use smaller counts, no counts within counts, and fewer alternatives at one place",
         )
 
     # --- several choices: a task for each moves what it has into one queue

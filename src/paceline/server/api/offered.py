@@ -21,7 +21,7 @@ from paceline.text.dialect import Dialect, dialect_of
 from paceline.text.grammar.spec import encode_spec
 from paceline.text.reading import Reading
 from paceline.text.tools import DEFAULT_FORMAT, Bounds, call_grammar, with_calls_as_text, with_tools_told
-from paceline.text.tools.grammar import MAX_PARALLEL_CALLS
+from paceline.text.tools.grammar import MAX_PARALLEL_CALLS, tool_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,8 +129,8 @@ async def calls_grammar(state: ServerState, offer: Offer, reading: Reading, budg
     tokenizer = state.pipeline.tokenizer
     special = {tokenizer.added_text[index]: index for index in tokenizer.special_ids}
     limits = limits_within(budget, parallel=offer.parallel)
-    data = await state.engine.text(_calls_grammar, offer, reading, special, limits)
-    return StructuredOutput(data, "tools")
+    data, places = await state.engine.text(_calls_grammar, offer, reading, special, limits)
+    return StructuredOutput(data, "tools", places)
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,10 @@ def limits_within(budget: int, *, parallel: bool) -> Limits:
     return Limits(max_calls, Bounds(max_string_chars=chars, max_items=max(8, chars // 32)))
 
 
-def _calls_grammar(offer: Offer, reading: Reading, special_ids: dict[str, int], limits: Limits) -> bytes:
-    """In the text thread."""
+def _calls_grammar(
+    offer: Offer, reading: Reading, special_ids: dict[str, int], limits: Limits
+) -> tuple[bytes, tuple[str, ...]]:
+    """In the text thread. The grammar, and which field each of its lines comes from."""
     assert reading.format is not None
     spec = call_grammar(
         reading.format,
@@ -167,9 +169,10 @@ def _calls_grammar(offer: Offer, reading: Reading, special_ids: dict[str, int], 
         bounds=limits.bounds,
     )
     try:
-        return encode_spec(msgspec.structs.replace(spec, finish=True))
+        data = encode_spec(msgspec.structs.replace(spec, finish=True))
     except RequestError as error:
         raise RequestError(error.message, param="tools", seen=error.seen, expected=error.expected) from None
+    return data, tuple("" if at is None else f"tools[{at}].function.parameters" for at in tool_lines(spec))
 
 
 def dialect_line(state: ServerState) -> str:

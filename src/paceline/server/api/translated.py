@@ -33,6 +33,7 @@ async def prepare_translated(
             prompt_param=prompt_param,
         )
     if (grammar := generation.ask.grammar) is not None:
-        named = replace(grammar, param=renamed(grammar.param, body.NAMES))
+        places = tuple(place and renamed(place, body.NAMES) for place in grammar.places)
+        named = replace(grammar, param=renamed(grammar.param, body.NAMES), places=places)
         generation.ask = replace(generation.ask, grammar=named)
     return generation

@@ -21,7 +21,7 @@ import numpy as np
 
 from paceline.errors import RequestError
 from paceline.text.grammar.ending import Endings
-from paceline.text.grammar.json_schema import plain
+from paceline.text.grammar.json_schema import plain, without_patterns
 from paceline.text.grammar.spec import GrammarSpec, decode_spec, wrong
 from paceline.text.grammar.vocabulary import Vocabulary, build_tokenizer, vocabulary_of
 
@@ -44,6 +44,11 @@ _OPTIONS, _FREE = "%llguidance", {"no_forcing": True}
 _OPTIONS_LINE = re.compile(rf"^[ \t]*{_OPTIONS}\s*", re.MULTILINE)
 _PLACE = re.compile(r"\bat \d+\(\d+\): ")
 _QUOTED = re.compile(r"\n\s*\d+ \| ")
+_OF_SCHEMA = "failed to compile JSON schema: "
+NO_END = "a rule or $ref leads only to itself: no text satisfies it"
+# what of a schema is left out where it need not be strict
+_NO_REGEX = ("look-around", "lookarounds", "backreferences")
+_LEFT_OUT = ("Unimplemented keys", "Unknown format", "oneOf", "min/maxProperties", *_NO_REGEX)
 
 
 class GrammarCompiler:
@@ -62,16 +67,26 @@ class GrammarCompiler:
 
     def compile(self, grammar: bytes) -> LLGrammar:
         """From `encode_spec`. Raises RequestError (param `grammar`) with what the library found wrong."""
-        from llguidance import LLMatcher, LLParserLimits
-
         spec = decode_spec(grammar)
         source = source_of(spec)
-        matcher = LLMatcher(self._get_tokenizer(), source, log_level=0, limits=LLParserLimits(**LIMITS))
+        matcher = self._matcher(source)
+        if matcher.is_error() and any(words in matcher.get_error() for words in _NO_REGEX):
+            matcher = self._matcher(without_patterns(source, self._is_read))
         if not matcher.is_error():
             matcher.compute_bitmask()  # clones share what the first mask costs, often more than all others together
         if matcher.is_error():
             raise _refusal(spec, matcher.get_error())
         return LLGrammar(matcher, self._get_endings() if spec.finish else None)
+
+    def _matcher(self, source: str) -> llguidance.LLMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
+        return LLMatcher(self._get_tokenizer(), source, log_level=0, limits=LLParserLimits(**LIMITS))
+
+    def _is_read(self, pattern: str) -> bool:
+        """Is this regular expression, of a schema, one that can be enforced? True also where it is none."""
+        matcher = self._matcher("start: %json " + json.dumps({"type": "string", "pattern": pattern}))
+        return not (matcher.is_error() and any(words in matcher.get_error() for words in _NO_REGEX))
 
     def _get_tokenizer(self) -> llguidance.LLTokenizer:
         with self._lock:
@@ -186,16 +201,21 @@ def _lark_of(text: str) -> str:
 
 def _refusal(spec: GrammarSpec, error: str) -> RequestError:
     what = {"json": "this JSON schema", "regex": "this regular expression"}.get(spec.kind, "this grammar")
-    can_be_lenient = spec.kind == "json" and not spec.lenient
-    fix = "leave out what cannot be enforced, or set strict to false to have it ignored" if can_be_lenient else ""
     error = _QUOTED.split(error, maxsplit=1)[0]  # of the source, which for most kinds is not the client's
+    is_of_schema = _OF_SCHEMA in error
     if spec.kind != "lark":
-        error = _PLACE.sub("", error).removeprefix("failed to compile JSON schema: ")
+        error = _PLACE.sub("", error).removeprefix(_OF_SCHEMA)
     if error.startswith("oneOf "):
         error = "oneOf whose alternatives may both match"
-    return wrong(f"{what} cannot be used", _short(error), "", fix=fix)
+    error = _short(error)
+    can_be_left_out = is_of_schema and not spec.lenient and any(words in error for words in _LEFT_OUT)
+    fix = "leave out what cannot be enforced, or set strict to false to have it ignored" if can_be_left_out else ""
+    expected = "one that some text satisfies" if "Unsatisfiable" in error or error == NO_END else ""
+    return wrong(f"{what} cannot be used", error, expected, fix=fix)
 
 
 def _short(text: str) -> str:
+    if "NoExtensionBias" in text:  # the library's words for a parser that can begin nothing
+        return NO_END
     text = " ".join(text.replace("<non-verbose/>", "").split())
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
@@ -29,4 +32,38 @@ def plain(schema: Any) -> Any:
         if key in _COUNTS and isinstance(item, float) and item.is_integer():
             item = int(item)
         changed[key] = item if key in _VALUES else plain(item)
+    return changed
+
+
+_IN_LARK = re.compile(r"(?<=%json )\{.*\}$", re.MULTILINE)
+
+
+def without_patterns(lark: str, is_read: Callable[[str], bool]) -> str:
+    """A Lark grammar whose schemas, where they are lenient and end their line, have no patterns but those that
+    `is_read`."""
+
+    def rewritten(found: re.Match[str]) -> str:
+        try:
+            schema = json.loads(found[0])
+        except (ValueError, RecursionError):
+            return found[0]
+        options = schema.get("x-guidance")
+        is_lenient = isinstance(options, dict) and options.get("lenient") is True
+        return json.dumps(_without_patterns(schema, is_read), ensure_ascii=False) if is_lenient else found[0]
+
+    return _IN_LARK.sub(rewritten, lark)
+
+
+def _without_patterns(schema: Any, is_read: Callable[[str], bool]) -> Any:
+    if isinstance(schema, list):
+        return [_without_patterns(each, is_read) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {}
+    for key, item in schema.items():
+        if key == "pattern" and isinstance(item, str) and not is_read(item):
+            continue
+        if key == "patternProperties" and isinstance(item, dict):
+            item = {pattern: each for pattern, each in item.items() if is_read(pattern)}
+        changed[key] = item if key in _VALUES or key == "x-guidance" else _without_patterns(item, is_read)
     return changed

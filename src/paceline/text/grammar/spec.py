@@ -61,13 +61,15 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True):
     def _check_choice(self) -> None:
         value = self.value
         if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
-            raise wrong("choices are a list of texts, at least one", type(value).__name__, '["yes", "no"]')
+            seen = "an empty list" if value == [] else type(value).__name__
+            raise wrong("choices are a list of texts, at least one", seen, '["yes", "no"]')
         if len(value) > MAX_CHOICES:
             raise wrong("there are too many choices", len(value), f"at most {MAX_CHOICES}")
 
     def _check_text(self) -> None:
         if not isinstance(self.value, str) or not self.value.strip():
-            raise wrong(f"a {self.kind} grammar is a text", type(self.value).__name__, "a text that is not empty")
+            seen = f"{self.value!r:.80}" if isinstance(self.value, str) else type(self.value).__name__
+            raise wrong(f"a {self.kind} grammar is a text", seen, "a text that is not empty")
         if self.kind == "ebnf" and len(self.value) > MAX_EBNF_CHARS:
             most = f"at most {MAX_EBNF_CHARS} characters"
             raise wrong("the EBNF grammar is too long", f"{len(self.value)} characters", most, fix="use Lark")

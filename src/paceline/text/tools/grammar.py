@@ -73,6 +73,15 @@ def call_grammar(
     return GrammarSpec(kind="lark", value=rules.text())
 
 
+_RULE_OF_TOOL = re.compile(r"(?:arguments|value)(\d+)")
+
+
+def tool_lines(spec: GrammarSpec) -> list[int | None]:
+    """For each line of a `call_grammar`: the place of the tool whose schema stands there, or None."""
+    found = [_RULE_OF_TOOL.match(line) for line in spec.value.split("\n")]
+    return [None if one is None else int(one[1]) for one in found]
+
+
 class _Rules:
     """Rules of a Lark grammar."""
 

@@ -259,6 +259,32 @@ def test_a_timeout_after_the_first_token_keeps_what_came(stream):
     run(body)
 
 
+def test_usage_comes_once_at_the_end_also_where_the_clock_ended_the_stream():
+    """T33, cancelled."""
+
+    async def body():
+        async with api_server(scripts={1: text_ids("0123456789" * 5)}) as server:
+            gate = server.new_gate()
+            options = {"include_usage": True}
+            call = RawCall(server.app, PATH, request(seed=1, timeout=1000, stream=True, stream_options=options))
+            for _ in range(4):
+                gate.release()
+            while server.executor.num_steps < 4:
+                await asyncio.sleep(0.001)
+            server.clock.skipped_s = 2000.0
+            gate.open()
+            await call.end()
+            *chunks, last = [json.loads(event) for event in call.events[:-1]]
+            assert call.events[-1] == b"[DONE]"
+            assert all(chunk["usage"] is None for chunk in chunks)
+            assert chunks[-1]["choices"][0]["stop_reason"] == "timeout"
+            assert last["choices"] == []
+            assert last["usage"]["completion_tokens"] == sum(chunk["paceline"]["num_tokens"] for chunk in chunks) >= 4
+            await server.settled()
+
+    run(body)
+
+
 def test_when_the_engine_dies_a_stream_gets_an_error_event_and_no_done():
     async def body():
         async with api_server(scripts={1: text_ids("0123456789" * 9)}) as server:

@@ -5,6 +5,7 @@ The model is a toy that draws at random among what the grammar allows, so a text
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from tests.fakes.api_server import api_server, events, finishes, run, texts
 
+from paceline.engine import row_grammars
 from paceline.server import grammars
 
 DIGITS = r"[0-9]{3}-[ab]{2}"
@@ -146,6 +148,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": False}}}, "response_format", "nothing can"),
     ({"guided_json": {"enum": ["x" * 300_000]}}, "guided_json", "too long"),
     ({"guided_grammar": "start: x"}, "guided_grammar", "unknown name"),
+    (
+        {"response_format": {"type": "structural_tag", "structures": []}},
+        "response_format.structures",
+        "use structured_",
+    ),
+    ({"guided_json": {"$ref": "#"}}, "guided_json", "leads only to itself"),
+    ({"guided_regex": ""}, "guided_regex", "seen: ''"),
 ]
 
 
@@ -187,6 +196,27 @@ def test_an_engine_that_finds_no_time_to_compile_is_a_503(monkeypatch: pytest.Mo
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine")
             assert "Retry-After" in answer.headers
             assert (await server.chat(max_tokens=2)).status_code == 200
+            await server.settled()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_fails_on_the_way_is_the_clients_to_mend(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    """Limits that no trial met: a 400 while there is a status to send, then an event; others go on."""
+
+    async def scene() -> None:
+        async with api_server() as server:
+            fields = {"guided_regex": "[ab]{30}", "max_tokens": 40, "seed": 1}
+            assert (await server.chat(**fields)).status_code == 200
+            other = asyncio.create_task(server.chat(max_tokens=30, seed=2))
+            monkeypatch.setattr(row_grammars, "MAX_MASK_S", -1.0)
+            answer = await server.chat(stream=stream, **fields)
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert (error["type"], error["param"]) == ("invalid_request_error", "guided_regex")
+            assert "fix: " in error["message"]
+            assert (await other).status_code == 200
             await server.settled()
 
     run(scene)

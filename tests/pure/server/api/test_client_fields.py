@@ -27,7 +27,7 @@ BOTH = "Both ways of generating"
 MESSAGES = (  # MessageCreateParams of anthropic-sdk-python
     *("max_tokens", "messages", "model", "cache_control", "container", "inference_geo", "metadata", "output_config"),
     *("service_tier", "stop_sequences", "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p"),
-    "stream",
+    *("stream", "speed", "diagnostics", "user_profile_id", "workspace_id"),
 )
 CLIENTS: dict[str, tuple[type[Body], set[str]]] = {
     "/v1/completions": (CompletionRequest, {*completion_create_params.CompletionCreateParamsStreaming.__annotations__}),

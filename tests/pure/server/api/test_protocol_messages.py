@@ -27,7 +27,7 @@ def test_roles_and_contents_pass():
     )
     assert [m["role"] for m in messages] == ["system", "system", "user", "assistant", "tool"]
     assert messages[2]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert messages[3] == {"role": "assistant"}
+    assert messages[3] == {"role": "assistant", "content": ""}
     assert messages[4]["tool_call_id"] == "c"
 
 

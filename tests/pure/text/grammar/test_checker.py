@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from typing import IO
 
+import numpy as np
 import pytest
 from tests.pure.text.grammar.test_compiler import VOCABULARY
 
 from paceline.errors import EngineError, RequestError
-from paceline.text.grammar import GrammarChecker, GrammarSpec, encode_spec
+from paceline.text.grammar import GrammarChecker, GrammarSpec, checker_main, encode_spec
 from paceline.text.grammar import checker as checker_module
 
 # an intersection whose automaton has tens of thousands of states: no limit of the library stops it
@@ -109,6 +110,23 @@ def test_a_process_that_does_not_start_is_no_verdict(monkeypatch: pytest.MonkeyP
 def test_a_grammar_that_nothing_satisfies_is_refused(checker: GrammarChecker) -> None:
     with pytest.raises(RequestError):
         checker.check(encode_spec(GrammarSpec(kind="json", value={"type": "integer", "minimum": 3, "maximum": 2})))
+
+
+def test_a_grammar_that_meets_a_limit_on_the_way_is_refused(checker: GrammarChecker) -> None:
+    """Also where the text may end after each token."""
+    with pytest.raises(RequestError, match="too many expressions") as caught:
+        checker.check(encode_spec(GrammarSpec(kind="regex", value="((a{1,100}){1,100}){1,100}")))
+    assert "counts" in caught.value.fix
+
+
+def test_tokens_are_drawn_at_a_pace() -> None:
+    ids, lengths = np.arange(5), np.asarray([-1, 0, 2, 5, 2])
+    assert checker_main._at("any", ids, lengths).tolist() == [1, 2, 3, 4]
+    assert checker_main._at("shortest", ids, lengths).tolist() == [2, 4]
+    assert checker_main._at("longest", ids, lengths).tolist() == [3]
+    for pace in checker_main.PACES:
+        assert checker_main._at(pace, ids[:1], lengths[:1]).tolist() == [0]
+        assert checker_main._at(pace, ids[:2], lengths[:2]).tolist() == [1]
 
 
 def test_after_the_end_nothing_is_checked() -> None:

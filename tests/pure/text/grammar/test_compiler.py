@@ -192,6 +192,32 @@ def test_what_cannot_be_enforced_is_left_out_when_the_caller_says_so() -> None:
     assert not takes(one, "1")
 
 
+@pytest.mark.parametrize("pattern", ["^(?!x)[a-z]$", r"\bx\b", "a$b", r"(x)\1"])
+def test_patterns_that_no_automaton_has_are_left_out_when_the_caller_says_so(pattern: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": pattern}, "b": {"type": "string", "pattern": "^[0-9]+$"}},
+        "patternProperties": {pattern: {"type": "integer"}},
+        "required": ["a", "b"],
+    }
+    with pytest.raises(RequestError, match="set strict to false"):
+        grammar("json", schema)
+    one = grammar("json", schema, lenient=True)
+    assert takes(one, '{"a": "any", "b": "12"}')
+    assert not takes(one, '{"a": "any", "b": "x"}')  # a pattern that can be enforced is
+    lenient = json.dumps({**schema, "x-guidance": {"lenient": True, "whitespace_flexible": False}})
+    assert takes(grammar("lark", f"start: %json {lenient}"), '{"a":"any","b":"12"}')
+    with pytest.raises(RequestError, match="regex"):
+        grammar("json", {"pattern": "("}, lenient=True)
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"type": "integer", "enum": ["a"]}])
+def test_advice_is_given_where_it_helps(schema: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        grammar("json", schema)
+    assert (caught.value.expected, caught.value.fix) == ("one that some text satisfies", "")
+
+
 def test_options_of_the_clients_own_lark_are_kept() -> None:
     for options in ('%llguidance {"allow_initial_skip": true}', '  %llguidance\n {"allow_initial_skip": true}'):
         assert takes(grammar("lark", options + '\n%ignore /x/\nstart: "a"'), "xa")

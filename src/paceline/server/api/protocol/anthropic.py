@@ -110,6 +110,8 @@ class CountRequest(SharedFields):
     # taken and not used: they describe the caller, or ask for what is done anyway
     metadata: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
 
     NAMES: ClassVar[Names] = _NAMES
     REFUSED: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
@@ -119,6 +121,7 @@ class CountRequest(SharedFields):
         "output_config": (({},), "use /v1/chat/completions or /v1/responses for a schema of answers"),
         "output_format": ((), "use /v1/chat/completions or /v1/responses for a schema of answers"),
         "inference_geo": ((), "the server runs where it is"),
+        "diagnostics": (({},), "nothing of earlier messages is stored"),
         "speed": (("standard",), "there is one speed"),
     }
 

@@ -71,8 +71,13 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         plain["content"] = _content(given["content"], f"{where}.content")
     elif role != "assistant":
         raise RequestError(
-            f"a message of role {role} needs content", param=f"{where}.content", expected="text or a list of text parts"
+            f"a message of role {role} needs content",
+            param=f"{where}.content",
+            seen="null" if "content" in message else "it is missing",
+            expected="text or a list of text parts",
         )
+    elif given.get("tool_calls", []) == []:
+        plain["content"] = ""  # clients send an empty answer back as it came; templates want to see a text
     if "tool_calls" in given:
         plain["tool_calls"] = _tool_calls(given["tool_calls"], f"{where}.tool_calls")
     return plain

@@ -40,6 +40,13 @@ class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
     PART: ClassVar[str] = "response_format"
+    REFUSED: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "structures": ((), "there are no structural tags; use structured_outputs.grammar"),
+        "triggers": ((), "there are no structural tags; use structured_outputs.grammar"),
+        "format": ((), "there are no structural tags; use structured_outputs.grammar"),
+        "grammar": ((), "use structured_outputs.grammar"),
+        "schema": ((), "it stands in json_schema.schema"),
+    }
 
 
 class StructuredOutputs(Body):
@@ -67,6 +74,7 @@ class StructuredOutput:
 
     data: bytes  # text.grammar.encode_spec
     param: str
+    places: tuple[str, ...] = ()  # of a grammar made from several fields: the one each line comes from, or ""
 
 
 def structured_output(body: GenerationRequest) -> StructuredOutput | None:
