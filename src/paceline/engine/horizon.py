@@ -80,6 +80,8 @@ class Horizon:
             planned = state.planned
             if state.known - planned != 1 or state.pending or state.answer is None:
                 return None
+            if planned == state.capacity and state.kv is not None and any(state.kv.promised):
+                return None  # the last token of a prompt opens a block, which is promised: a plan takes it
             left = state.limit - planned - 1
             if left < steps:
                 steps = left
