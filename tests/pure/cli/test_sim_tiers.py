@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from paceline.assemble.sim import SimulatedEngine, simulated_engine, tiering_of
 from paceline.cli.main import app
+from paceline.config import load_config
+from paceline.cost.prior import Degrees
+from paceline.cost.transfer import Link
+from paceline.errors import ConfigError, UnsupportedError
 from paceline.lab.artefact import read_run
 
 CARD = ["sim", "--model", "llama-3.1-8b", "--device", "l4"]
 CHATS = """
 name = "chats"
-num_requests = 60
+num_requests = 30
 
 [[stream]]
 arrival = { kind = "constant", rate = 0.2 }
@@ -66,38 +72,61 @@ def test_tiers_are_in_the_summary_and_in_the_artefact(tmp_path: Path) -> None:
     assert run.metrics.whole.latency["ttft"].p50.value < before.metrics.whole.latency["ttft"].p50.value
 
 
+@pytest.fixture(scope="module")
+def engine() -> SimulatedEngine:
+    return simulated_engine(load_config(None, {"model": "llama-3.1-8b"}), card="l4")
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["dram"], "--kv-tier was not understood"),
+        (["dram=64"], r"expected: NAME=GIB,GBPS\[,US\]\[,shared\], such as dram=64,25,10"),
+        (["dram=64,fast"], "--kv-tier was not understood"),
+        (["dram=64,25,10,5"], "--kv-tier was not understood"),
+        (["dram=64,25,10,alone"], "--kv-tier was not understood"),
+        (["dram=inf,25"], "--kv-tier was not understood"),
+        (["dram=64,0"], "a link has a rate or a latency that cannot be"),
+        (["=64,25"], "a tier has no name or no room"),
+        (["dram=0,25"], "a tier has no name or no room"),
+        (["dram=1e-10,25"], "a tier has no name or no room"),
+        (["a=1,25", "a=2,5"], "two tiers have the same name"),
+        (["s=1,2,shared", "d=1,2"], "behind a shared one"),
+    ],
+)
+def test_tiers_that_cannot_be_are_named(texts: list[str], words: str, engine: SimulatedEngine) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tiering_of(texts, "priced", engine)
+
+
+def test_what_is_asked_for_is_what_is_made(engine: SimulatedEngine) -> None:
+    tiering = tiering_of(["dram=64,25,10", "store = 2000, 3, shared"], "always", engine)
+    assert tiering is not None
+    dram, store = tiering.tiers
+    assert (dram.name, dram.capacity_bytes, dram.link, dram.shared) == (
+        "dram",
+        64 << 30,
+        Link(gbps=25, latency_us=10),
+        False,
+    )
+    assert (store.name, store.capacity_bytes, store.link, store.shared) == ("store", 2000 << 30, Link(gbps=3), True)
+    assert tiering.policy == "always"
+    assert tiering_of([], "priced", engine) is None
+    with pytest.raises(ConfigError, match="no policy of tiers has this name"):
+        tiering_of([], "maybe", engine)
+    with pytest.raises(UnsupportedError, match="not simulated with expert groups"):
+        tiering_of(["dram=64,25"], "priced", replace(engine, degrees=Degrees(ep=2)))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--kv-tier", "dram"], "--kv-tier was not understood"),
-        (["--kv-tier", "dram=64"], "expected: NAME=GIB,GBPS[,US][,shared], such as dram=64,25,10"),
-        (["--kv-tier", "dram=64,fast"], "--kv-tier was not understood"),
-        (["--kv-tier", "dram=64,25,10,5"], "--kv-tier was not understood"),
-        (["--kv-tier", "dram=64,25,10,alone"], "--kv-tier was not understood"),
-        (["--kv-tier", "dram=inf,25"], "--kv-tier was not understood"),
-        (["--kv-tier", "dram=64,0"], "a link has a rate or a latency that cannot be"),
-        (["--kv-tier", "=64,25"], "a tier has no name or no room"),
-        (["--kv-tier", "dram=0,25"], "a tier has no name or no room"),
-        (["--kv-tier", "dram=1e-10,25"], "a tier has no name or no room"),
         (["--kv-tier", "dram=1e-6,25"], "the tier dram holds no block"),
-        (["--kv-tier", "a=1,25", "--kv-tier", "a=2,5"], "two tiers have the same name"),
-        (["--kv-tier", "s=1,2,shared", "--kv-tier", "d=1,2"], "behind a shared one"),
-        (["--kv-tier", "dram=64,25", "--kv-tier-policy", "maybe"], "no policy of tiers has this name"),
         (["--kv-tier", "dram=64,25", "--set", "enable_prefix_caching=false"], "simulated for plain KV caches"),
         (["--kv-tier", "dram=64,25", "--replicas", "2", "--prefill-replicas", "1"], "have no lower tiers"),
     ],
 )
-def test_tiers_that_cannot_be_are_bad_input(options: list[str], words: str) -> None:
+def test_engines_that_cannot_have_them_are_bad_input(options: list[str], words: str) -> None:
     code, text = sim("--num-requests", "2", *options)
     assert code == 2, text
     assert words in text
-
-
-def test_an_engine_of_expert_groups_has_no_tiers_yet() -> None:
-    done = CliRunner().invoke(
-        app,
-        ["sim", "--model", "mixtral-8x7b", "--device", "h100-sxm", "--tensor-parallel-size", "1",
-         "--expert-parallel-size", "2", "--kv-tier", "dram=64,25"],
-    )  # fmt: skip
-    assert done.exit_code == 2
-    assert "not simulated with expert groups" in " ".join(done.output.split())
