@@ -89,6 +89,8 @@ class Horizon:
             planned = state.planned
             if state.known - planned != 1 or state.answer is None:  # nothing is pending between steps
                 return None
+            if planned == state.capacity and state.kv is not None and any(state.kv.promised):
+                return None  # the last token of a prompt opens a block, which is promised: a plan takes it
             left = state.limit - planned - 1
             if left < steps:
                 steps = left

@@ -95,3 +95,18 @@ def test_drafts_are_refused() -> None:
     drafting = msgspec.structs.replace(spec, settings=msgspec.structs.replace(spec.settings, num_draft_tokens=2))
     with pytest.raises(UnsupportedError, match="acceptance curve alone"):
         make_replica(0, drafting, COST, Answers(0))
+
+
+def test_a_prompt_whose_last_token_opens_a_block_leaves_no_promise_behind() -> None:
+    """65 tokens in chunks of 64: the last one is computed in a step that looks like a decode step. The second request
+    fits beside the first to the block, for a while."""
+    first, second = prompt(65, 1), prompt(97, 2)
+    admitted = []
+    for macro_steps in (True, False):
+        played = Played(replica_spec(num_blocks=50), macro_steps=macro_steps, check=True)
+        played.run([(0.0, submit(1, first, 35)), (0.25, submit(2, second, 2))])
+        timeline = played.ends[2].timeline
+        assert timeline is not None
+        admitted.append(timeline.admitted)
+    assert admitted[0] == pytest.approx(admitted[1], abs=1e-9)
+    assert admitted[0] < 0.27
