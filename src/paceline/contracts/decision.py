@@ -43,6 +43,7 @@ class Reason(StrEnum):
     CHUNKED = "chunked"  # the prompt is longer than what this step may take
     PACED = "paced"  # the step takes in so much of the prompt that rows keep to their TPOT target
     FIRST_TOKEN_FIRST = "first_token_first"  # rows of tenants above their part skip the step of its first token
+    FIRST_TOKEN_HELD = "first_token_held"  # all but its last position: its first token can wait, other prompts cannot
     # preempt
     BLOCKS_FOR_DECODE = "blocks_for_decode"
     ROW_FOR_PRIORITY = "row_for_priority"

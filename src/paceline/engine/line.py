@@ -92,6 +92,21 @@ class Line:
         entries = [*sorted(self._hurried, key=_order), *sorted(self._behind, key=_order)]
         return [entry[-1] for entry in entries if entry[-1].queued]
 
+    def nearest(self, most: int) -> list[RequestState]:
+        """Up to `most` of those in time, by when they are due. Looks at no more than four times as many."""
+        heap, found = self._hurried, list[RequestState]()
+        front = [(heap[0], 0)] if heap else []
+        visits = 4 * most
+        while front and len(found) < most and visits:
+            visits -= 1
+            entry, at = heappop(front)
+            if entry[-1].queued:
+                found.append(entry[-1])
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < len(heap):
+                    heappush(front, (heap[child], child))
+        return found
+
     def ahead_of(self, state: RequestState) -> tuple[int, int]:
         """(requests, their known tokens) that go before one that comes now. Looks at everybody."""
         if state.by_slack:

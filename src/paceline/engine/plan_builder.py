@@ -14,10 +14,12 @@ from paceline.engine import policies
 from paceline.engine.admission import Admission
 from paceline.engine.charges import Charges
 from paceline.engine.giving_way import GivingWay
+from paceline.engine.holding import Holding, can_hold
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.line import TURN
 from paceline.engine.plan_columns import Flight, RowColumns, Selection, empty_plan
 from paceline.engine.prefills import Prefills
+from paceline.engine.prospects import Prospects
 from paceline.engine.request_state import NO_ROW, RequestState
 from paceline.engine.room import Room
 from paceline.engine.settings import SchedulerSettings
@@ -51,16 +53,21 @@ class PlanBuilder:
         self.charges = Charges(cost, life.queue) if settings.policy == "fair" else None
         self._decode_cut = False  # prefill_first: decode rows were left out of the last step
         self.room = Room(life, caps.layout)
-        self.slack = Slack(settings, cost, life) if settings.by_slack else None
+        self._prospects = Prospects(settings, cost, life)
+        self.slack = Slack(settings, cost, life, self._prospects) if settings.by_slack else None
         self.prefills = Prefills(settings, cost, life, self.room, self.slack)
         self._giving_way = GivingWay(cost, life)
         # without somebody new, a plan for rows with one token to go holds those and nothing else, now and after it
         self.only_decodes = not self._speculate
+        self._holding = Holding(cost, life, self._prospects)
+        self.begins = 0.0  # when the plans in flight are expected to have ended
 
     def may_leave_out(self, running: Collection[RequestState]) -> bool:
         """Some of these rows, which decode, may skip a step for the others."""
         if self.slack is None:
             return False
+        if any(map(can_hold, running)):
+            return True
         lost = sum(state.is_lost(0.0) for state in running)
         return 0 < lost < len(running)
 
@@ -82,22 +89,25 @@ class PlanBuilder:
         return self._columns(selection)
 
     def _select(self, selection: Selection, now: float) -> None:
-        settings, life = self._settings, self._life
+        settings, life, slack = self._settings, self._life, self.slack
         started = self._select_decodes(selection, now)
-        if self.slack is not None and life.step % TURN:  # one step in so many is for all: nobody starves
-            selection.decodes = self.slack.take_part(selection.decodes, now)
+        begins = max(now, self.begins)
+        if slack is not None:
+            ready = self._who_decodes(selection, started, begins, now)
         if settings.prefill_priority == "decode_first" or self._decode_cut:
             was_cut, self._decode_cut = self._decode_cut, False
             num_decode = len(selection.decodes)
             if self._speculate:
                 num_decode += self._select_drafts(selection, settings.max_num_batched_tokens, now)
             budget = policies.prefill_budget(settings, num_decode, self._max_tokens)
-            if self.slack is not None and (started or life.queue.num_requests):
-                cached = started[0].planned if started else 0
-                head = life.queue.peek()
-                prompts = started if head is None else [*started, head]
-                budget = self.slack.budget(selection.decodes, prompts, cached, budget, now)
+            if slack is not None and (started or life.queue.num_requests):
+                budget = slack.budget(selection.decodes, started, budget, now, most_s=self._holding.limit_s)
             self.prefills.select(selection, started, budget, now)
+            if slack is not None and selection.prefills:
+                self._prospects.note(selection.admits)
+                self._holding.hold_back(selection.prefills, selection.decodes, started, begins)
+            elif slack is not None:
+                selection.decodes = ready  # no prompt can go on in this step: nobody holds back for it
             shares, giving_way = self.prefills.shares, self._giving_way
             # a draft left out would be lost; rows that were just left out run
             if (shares is not None or giving_way.gave_way) and not self._speculate and not was_cut:
@@ -108,6 +118,20 @@ class PlanBuilder:
                 self._cut_decodes(selection, settings.max_num_batched_tokens - used)
             if self._speculate:
                 self._select_drafts(selection, settings.max_num_batched_tokens - used, now)
+
+    def _who_decodes(
+        self, selection: Selection, started: list[RequestState], begins: float, now: float
+    ) -> list[RequestState]:
+        """Leave rows out that would make others late, and hold first tokens back; returns the rows before that."""
+        assert self.slack is not None
+        if self._life.step % TURN:  # one step in so many is for all: nobody starves
+            selection.decodes = self.slack.take_part(selection.decodes, now)
+        self._prospects.look(selection.decodes)
+        if self._life.queue.num_requests:
+            self._prospects.cut(started, [state for state in selection.decodes if state.timeline.chunks], begins)
+        ready = selection.decodes
+        selection.decodes = self._holding.choose(ready, started, begins)
+        return ready
 
     def _select_decodes(self, selection: Selection, now: float) -> list[RequestState]:
         """Choose every row with one token to go, and see to its blocks; return the rows with more to go."""

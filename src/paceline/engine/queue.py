@@ -117,6 +117,7 @@ class WaitingQueue:
         "arrivals",
         "now",
         "num_parked",
+        "num_pushed",
         "num_requests",
         "num_tokens",
     )
@@ -135,6 +136,7 @@ class WaitingQueue:
         self._spare: _Tenants | None = None  # one nobody is in, of a class without counters: to be used again
         self._by_arrival: list[_Entry] = []  # everybody, parked too; lazy
         self._serial = 0
+        self.num_pushed = 0  # so far: whoever looks again knows whether somebody came
         self._parked: dict[bytes | int, list[RequestState]] = {}
         self.num_parked = 0
         self.num_requests = 0  # parked ones included
@@ -144,6 +146,7 @@ class WaitingQueue:
         """A request begins to wait (it is new, or was preempted)."""
         state.queued_tokens = state.known
         self.num_requests += 1
+        self.num_pushed += 1
         self.num_tokens += state.queued_tokens
         self._serial += 1
         if self._ages:
@@ -192,6 +195,15 @@ class WaitingQueue:
         tenants = self._classes[self._priorities[0]]
         tenants.now = self.now
         return tenants.peek()
+
+    def nearest(self, most: int) -> list[RequestState]:
+        """Up to `most` of those in time that are next in line with the head, by when they are due."""
+        head = self.peek()
+        if head is None:
+            return []
+        if head is self._only:
+            return [head]
+        return self._classes[head.priority].queues[head.tenant].nearest(most)
 
     def _leave_class(self, priority: int) -> None:
         """Somebody left the order. A class without anybody in it is forgotten: at once where it has no counters, else

@@ -94,6 +94,7 @@ class RequestState:
         "last_draw_step",
         "last_step",
         "last_token_s",
+        "late_after",
         "limbo_step",
         "limit",
         "listed_tokens",
@@ -108,6 +109,7 @@ class RequestState:
         "priority",
         "prompt_logprobs",
         "prompt_logprobs_done",
+        "prompt_s",
         "queued",
         "queued_tokens",
         "reason",
@@ -145,7 +147,9 @@ class RequestState:
         # targets, where the scheduling mode looks at them
         self.by_slack = False  # it does
         self.due = inf  # when its first token is to be there
+        self.late_after = inf  # from when on its first token cannot win it its targets
         self.start_by = inf  # latest start: when its prompt must begin for that
+        self.prompt_s = 0.0  # what its prompt takes by the prices of when it came
         self.tpot_s = inf  # seconds a token may take on average
         # history
         prior = request.prior_output
@@ -224,7 +228,7 @@ class RequestState:
     def is_lost(self, now: float) -> bool:
         """Its first token came, or would come, after it was due: whatever follows, it has missed its target."""
         chunks = self.timeline.chunks
-        return (chunks[0][0] if chunks else now) > self.due
+        return (chunks[0][0] if chunks else now) > self.late_after
 
     def token_due(self) -> float:
         """When its next token is to be there for the mean of those so far to be its target. Only with a first token."""

@@ -161,6 +161,7 @@ class Scheduler:
         if settled := self._kv.settled():
             queue.wake_all(settled)
         builder.room.num_in_flight = len(self._flights)
+        builder.begins = lateness.step_ends
         plan, flight = builder.build(now, write=write)
         for state in queue.take_late():
             self._num_late += 1

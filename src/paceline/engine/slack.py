@@ -13,52 +13,32 @@ left.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from math import inf
+from math import inf, nextafter
 
 from paceline.contracts.ports import CostModel, StepShape, decoding_shape
+from paceline.engine.lately import WINDOW_S, Share, UsualRows
 from paceline.engine.lifecycle import Lifecycle
+from paceline.engine.prospects import Prospects
 from paceline.engine.request_state import NO_ROW, Phase, RequestState
 from paceline.engine.settings import SchedulerSettings
+from paceline.engine.weighing import UNSURE, RowRoom, best_step, num_in_time, wins_more
 
+AIM = 0.99  # of a TPOT target: rows that are led along its edge would fall over it by a little, all of them at once
 CATCH_UP = 0.9  # of its target: what a step may take while a row is behind, so that it catches up
 SPEND = 0.15  # of what a row will get ahead with the tokens it will likely still make: a step may spend so much of it
 LIKELY = 64  # tokens; or as many more as it has made, if those are more
-UNSURE = 0.2  # of the time a row likely still takes: nobody foresees it closer than that, so it is not weighed closer
-UNFELT = 0.2  # of that: what one prompt may take from a row and still decide nothing about it
 STEP_SHARE = 0.4  # of the tightest TTFT target asked for lately: who comes during a step waits for its end
-WINDOW_S = 10.0  # lately
 MOST_PROMPTS = 0.9  # of the time: rows get some of it in any case
 MOST_TARGETS = 16
 PREFILL_PACE = 2.5  # a prompt takes so many times its own price, for the rows that decode beside it
-
-
-class Share:
-    """The share of the last `WINDOW_S` seconds or more that went into something, from the times it did."""
-
-    def __init__(self) -> None:
-        self._began, self._spent_s, self._before_s = 0.0, 0.0, 0.0
-
-    def note(self, now: float, spent_s: float) -> None:
-        self._turn(now)
-        self._spent_s += spent_s
-
-    def share(self, now: float) -> float:
-        self._turn(now)
-        part = (now - self._began) / WINDOW_S
-        return (self._before_s * (1.0 - part) + self._spent_s) / WINDOW_S
-
-    def _turn(self, now: float) -> None:
-        if now - self._began < WINDOW_S:
-            return
-        near = now - self._began < 2 * WINDOW_S
-        self._before_s, self._spent_s = self._spent_s if near else 0.0, 0.0
-        self._began = self._began + WINDOW_S if near else now
+USUAL = 0.5  # of what is weighed, rows are taken to become as many as lately; half now, half then
 
 
 class Slack:
     """Asks the cost model; keeps nothing but the pace of the step that is planned."""
 
-    def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle) -> None:
+    def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, prospects: Prospects) -> None:
+        self._prospects = prospects
         self._life = life
         self._settings = settings
         self._cost = cost
@@ -66,6 +46,7 @@ class Slack:
         self.is_pacing = False  # and that left it fewer prompt positions
         self.num_paced = 0  # steps so far
         self.prompts = Share()  # of the time, that went into prompts
+        self._usual = UsualRows()
         self._ttft: dict[float, float] = {}  # TTFT targets, and when one was asked for last
 
     def set_targets(self, state: RequestState) -> None:
@@ -73,13 +54,13 @@ class Slack:
         state.by_slack = True
         slo, cost = state.request.slo, self._cost
         if slo.tpot_s is not None and self.alone_ms(state) <= 1e3 * slo.tpot_s:
-            state.tpot_s = slo.tpot_s
-        prefill_s = PREFILL_PACE * cost.prefill_ms(state.known) / 1e3
+            state.tpot_s = AIM * slo.tpot_s
+        state.prompt_s = cost.prefill_ms(state.known) / 1e3
         if slo.ttft_s is not None:
-            state.due = state.arrival + slo.ttft_s
+            state.due = state.late_after = state.arrival + slo.ttft_s
         if slo.e2e_s is not None:
-            self._spread(state, slo.e2e_s, prefill_s)
-        state.start_by = state.due - prefill_s
+            self._spread(state, slo.e2e_s, PREFILL_PACE * state.prompt_s)
+        state.start_by = state.late_after - state.prompt_s
 
     def _spread(self, state: RequestState, e2e_s: float, prefill_s: float) -> None:
         """A target for the whole, as one for each token and one for the first: tokens get half of what there is to
@@ -91,18 +72,19 @@ class Slack:
             tpot_s = alone_s * (1.0 + times) / 2
             state.tpot_s = min(state.tpot_s, tpot_s)
             state.due = min(state.due, state.arrival + e2e_s - left * tpot_s)
+            state.late_after = min(state.late_after, state.arrival + e2e_s - left * alone_s)
 
     def _spread_rest(self, state: RequestState, now: float) -> None:
         """If it begins now, its tokens have all of what is left of a target for the whole."""
         e2e_s, left = state.request.slo.e2e_s, state.limit - state.known
         if e2e_s is None or state.resumes or not left:
             return
-        prefill_s = PREFILL_PACE * self._cost.prefill_ms(state.known) / 1e3
+        prefill_s = PREFILL_PACE * state.prompt_s
         rest_s = state.arrival + e2e_s - now - prefill_s
         tpot_s = rest_s * (1.0 - min(MOST_PROMPTS, self.prompts.share(now))) / left
         if 1e3 * tpot_s > self.alone_ms(state):
             asked = state.request.slo.tpot_s
-            state.tpot_s = tpot_s if asked is None else min(asked, tpot_s)
+            state.tpot_s = tpot_s if asked is None else min(AIM * asked, tpot_s)
 
     def alone_ms(self, state: RequestState) -> float:
         """What a step takes that only makes this request's next token."""
@@ -122,18 +104,25 @@ class Slack:
         while len(self._ttft) >= MOST_TARGETS:
             del self._ttft[max(self._ttft)]
 
-    def step_s(self, decodes: Sequence[RequestState], prompt: RequestState | None, now: float) -> float:
+    def step_s(self, decodes: Sequence[RequestState], begun: Sequence[RequestState], now: float) -> float:
         """How long the step may take for the sake of the rows that decode, and of who may come while it runs; inf: as
-        long as it likes. `prompt`: whose first token is due next."""
-        limit, rows = inf, self._with_targets(decodes, now)
-        if rows:
-            step_s, later_s = self._pace(decodes, now)
-            if prompt is None or not self._is_unfelt(prompt, rows, later_s, now):
-                limit = self._rows_s(rows, step_s, later_s, now)
+        long as it likes. `begun`: prompts."""
+        most_s = inf
         for ttft_s, last in self._ttft.items():
             if now - last <= WINDOW_S:
-                limit = min(limit, STEP_SHARE * ttft_s)
-        return limit
+                most_s = min(most_s, STEP_SHARE * ttft_s)
+        rows = self._with_targets(decodes, now)
+        if not rows:
+            return most_s
+        step_s, later_s = self._pace(decodes, now)
+        limit_s = self._rows_s(rows, step_s, later_s, now)
+        if limit_s < most_s and self._may_be_late(begun, limit_s, step_s, now):
+            _, later_s = self._pace(decodes, now, usual=USUAL)
+            rooms = [self._room(state, step_s, later_s, now) for state in rows]
+            full_s = step_s + self._cost.prefill_ms(self._settings.max_num_batched_tokens) / 1e3
+            prompts = self._prospects.left(begun, now)
+            limit_s = best_step(rooms, prompts, step_s=step_s, least_s=limit_s, most_s=min(most_s, full_s))
+        return min(limit_s, most_s)
 
     def _with_targets(self, decodes: Sequence[RequestState], now: float) -> list[RequestState]:
         """The rows that can still make a target for their tokens, and have begun to."""
@@ -143,21 +132,29 @@ class Slack:
             if state.tpot_s != inf and state.row != NO_ROW and state.timeline.chunks and not state.is_lost(now)
         ]
 
-    def _is_unfelt(self, prompt: RequestState, rows: Sequence[RequestState], later_s: float, now: float) -> bool:
-        """May a prompt that can be in time be computed at once, though the rows give it no time? It delays each by what
-        it takes. Where that is little beside what nobody can foresee of each, and by all of them together fewer than
-        one target is likely lost, it wins one and costs less. (A row misses by a delay with the probability that its
-        end, spread evenly over `UNSURE` of its time to both sides, falls into it.)"""
-        takes_s = self._cost.prefill_ms(prompt.known) / 1e3
-        if now + self._cost.prefill_ms(prompt.todo, prompt.planned) / 1e3 > prompt.due:
+    def _may_be_late(self, begun: Sequence[RequestState], limit_s: float, step_s: float, now: float) -> bool:
+        """Might a prompt be late in steps that take so long? Asked by the one that is due first, as if all that wait
+        went before it: that looks at nobody else."""
+        queue, by = self._life.queue, self._prospects.by
+        if not begun and len(self._life.running) >= self._settings.max_num_seqs:
+            return False  # no prompt can go on in this step
+        prompts = [state for state in begun if now <= by(state) < inf]
+        head = queue.peek()
+        if head is not None and now <= by(head) < inf:
+            prompts.append(head)
+        if not prompts:
             return False
-        lost = 0.0
-        for state in rows:
-            unsure_s = UNSURE * _likely(state) * later_s
-            lost += takes_s / (2.0 * unsure_s)
-            if takes_s > UNFELT * unsure_s or lost >= 1.0:
-                return False
-        return True
+        first = min(prompts, key=lambda state: (by(state), state.request_id))
+        takes_s = self._cost.prefill_ms(first.todo + queue.num_tokens, first.planned) / 1e3
+        room_s = limit_s - step_s
+        return room_s <= 0.0 or not num_in_time([(takes_s, by(first) - now)], step_s, room_s)[0]
+
+    def _room(self, state: RequestState, step_s: float, later_s: float, now: float) -> RowRoom:
+        """What a row leaves to prompts, when its tokens will likely take `later_s` each."""
+        likely, slack_s = _likely(state), state.token_due() - now
+        spare_s = slack_s + (likely - 1) * state.tpot_s - likely * later_s
+        own_s = max(slack_s, CATCH_UP * state.tpot_s, step_s + SPEND * spare_s)
+        return RowRoom(own_s, likely, spare_s, UNSURE * likely * later_s)
 
     def _rows_s(self, rows: Sequence[RequestState], step_s: float, later_s: float, now: float) -> float:
         """How long the step may take for the sake of rows that can make their targets; `step_s`, `later_s`: `_pace`."""
@@ -169,29 +166,29 @@ class Slack:
             left = state.limit - state.known
             if slack + (left - 1) * tpot < left * step_s:
                 continue  # it would miss its target even if these rows alone decoded from now on, to its limit
-            likely = _likely(state)
-            spare = slack + (likely - 1) * tpot - likely * later_s
-            limit = min(limit, max(slack, CATCH_UP * tpot, step_s + SPEND * spare))
+            limit = min(limit, self._room(state, step_s, later_s, now).step_s)
         return limit
 
-    def _pace(self, decodes: Sequence[RequestState], now: float) -> tuple[float, float]:
+    def _pace(self, decodes: Sequence[RequestState], now: float, *, usual: float = 0.0) -> tuple[float, float]:
         """Seconds of a step of these rows, and of one when those that wait now are rows as well, and two more, beside
-        as many prompts as lately."""
-        context = sum(state.planned for state in decodes)
+        as many prompts as lately. `usual`: so much of what those are more than there were lately is left out."""
+        context = sum([state.planned for state in decodes])
         num, life = len(decodes), self._life
         more = min(self._settings.max_num_seqs, len(life.running) + life.queue.num_requests + 2)
+        if usual and 0.0 < (mean := self._usual.mean(now)) < more:
+            more = max(1, round(more - usual * (more - mean)))
         now_ms = self._cost.step_ms(decoding_shape(num, context))
         later_ms = self._cost.step_ms(decoding_shape(more, context * more // num))
         return now_ms / 1e3, later_ms / 1e3 / (1.0 - min(MOST_PROMPTS, self.prompts.share(now)))
 
     def budget(
-        self, decodes: Sequence[RequestState], prompts: Sequence[RequestState], num_cached: int, most: int, now: float
+        self, decodes: Sequence[RequestState], begun: Sequence[RequestState], most: int, now: float, *, most_s: float
     ) -> int:
-        """Prompt positions beside these rows, of at most `most`; `num_cached`: those before the first of them.
-        `prompts`: those that have begun, and the one that would be next."""
-        in_time = [state for state in prompts if now <= state.due < inf]
-        prompt = min(in_time, key=_due, default=None)
-        self.limit_s = step_s = self.step_s(decodes, prompt, now)
+        """Prompt positions beside these rows, of at most `most`. `begun`: prompts; the next of the queue are looked at
+        as well. `most_s`: how long the step may take for the sake of first tokens that were held back."""
+        self._usual.note(len(decodes), now)
+        num_cached = begun[0].planned if begun else 0
+        self.limit_s = step_s = min(most_s, self.step_s(decodes, begun, now))
         self.is_pacing = False
         if step_s == inf:
             return most
@@ -216,9 +213,31 @@ class Slack:
         context = sum([state.known for state in rows])
         now_s = self._cost.step_ms(decoding_shape(len(rows), context)) / 1e3
         then_s = self._cost.step_ms(decoding_shape(len(rows) + 1, context + head.known)) / 1e3
-        if then_s > head.tpot_s and not late:
+        keeps = late or then_s <= head.tpot_s
+        if keeps and all(state.is_lost(now) or then_s <= self._affordable_s(state, now_s, now) for state in rows):
+            return True
+        if not late and self._wins(rows, head, now_s, then_s, now):
+            return True
+        if not late and then_s > head.tpot_s and head.request.slo.e2e_s is not None and not head.resumes:
+            head.start_by = nextafter(now, -inf)  # what is left of a target for the whole only gets less: it is late
+        return False
+
+    def _wins(
+        self, running: Sequence[RequestState], head: RequestState, now_s: float, then_s: float, now: float
+    ) -> bool:
+        """It would be late if it did not become a row now: is its target likely worth more than what it takes from the
+        others? `now_s`, `then_s`: a step without it, and with it."""
+        ends = now + then_s + head.prompt_s
+        by = self._prospects.by(head)
+        if head.resumes or not ends <= by < ends + then_s:
             return False
-        return all(state.is_lost(now) or then_s <= self._affordable_s(state, now_s, now) for state in rows)
+        _, later_s = self._pace(running, now, usual=USUAL)
+        likely, win = _likely(head), 1.0
+        if head.tpot_s < inf:
+            ahead = (head.tpot_s - later_s) / later_s
+            win = min(1.0, max(0.0, 0.5 + ahead / (2.0 * UNSURE)))
+        rooms = [self._room(state, now_s, later_s, now) for state in self._with_targets(running, now)]
+        return wins_more(win, rooms, then_s - now_s, likely)
 
     def _affordable_s(self, state: RequestState, now_s: float, now: float) -> float:
         """Seconds that the coming tokens of a row may take: its target, and an even part of what it is ahead. inf: it
@@ -260,7 +279,7 @@ class Slack:
         start_by = state.start_by
         if state.phase is Phase.RUNNING and start_by < inf and not state.resumes:  # part of it is computed
             done = self._cost.prefill_ms(state.known) - self._cost.prefill_ms(state.todo, state.planned)
-            start_by += PREFILL_PACE * done / 1e3
+            start_by += done / 1e3
         late = start_by < now and not state.resumes
         return late, state.arrival if late else state.rank
 
@@ -268,10 +287,6 @@ class Slack:
 def _likely(state: RequestState) -> int:
     """Tokens that a row will likely still make."""
     return max(1, min(state.limit - state.known, max(state.output_tokens, LIKELY)))
-
-
-def _due(state: RequestState) -> tuple[float, int]:
-    return state.due, state.request_id
 
 
 def shape_of(decodes: Sequence[RequestState]) -> StepShape:
