@@ -2,12 +2,14 @@
 
 One sitting. Prices are learnt from a server under load (`benchmarks/sim/learning.py`). For each cell a load near
 saturation and, of the 24 fixed settings of `benchmarks/sim/slo_mode.py`, the best one on one seed are found in virtual
-time with these prices. Then two real servers, that setting and `scheduling_mode=auto` with nothing chosen, get the same
-requests of other seeds in turn (A B, B A, ...), after one load that is not counted. Printed: goodput of both, the ratio
-with its 95 % interval over requests and repeats, whichever is wider, and the simulator's own ratio for the same loads.
+time with these prices; where this machine then keeps less than `--least` of the requests within their targets, the
+rate is lowered until it does. Then two real servers, that setting and `scheduling_mode=auto` with nothing chosen, get
+the same requests of other seeds in turn (A B, B A, ...), after one load that is not counted. Printed: goodput of both,
+the ratio with its 95 % interval over requests and repeats, whichever is wider, and the simulator's own ratio for the
+same loads.
 
     --cells mixed,burst,short-long    `mixed`: chat, long documents and long answers in one queue
-    --repeats 4                       of each cell, other seeds each time          --out DIR    keeps every record
+    --repeats 4 --requests 80         of each cell, other seeds each time          --out DIR    keeps every record
     --share 0.85                      of the requests are good with a fixed setting: what "near saturation" is
 """
 
@@ -35,14 +37,17 @@ from paceline.lab.experiment.edges import Pair, pair_up, ratio_of
 from paceline.lab.experiment.figures import samples_of
 from paceline.lab.experiment.measure import measure
 from paceline.lab.experiment.results import Ratio
-from paceline.lab.load import probe
-from paceline.lab.workload import WorkloadSpec, make_plan, named, offered_rps, scale
+from paceline.lab.load import Target, probe
+from paceline.lab.metrics import compute
+from paceline.lab.workload import WorkloadSpec, load_spec, make_plan, named, offered_rps, scale
 
 CELLS = "mixed,burst,short-long"
 GOALS = {"mixed": 1.15}
 LEAST = 0.95  # lower bound of the ratio, on any cell
 CHUNKS, ROWS, MAX_MODEL_LEN = (64, 256), (4, 8, 24), 2048
-SWEEP_SEED, WARM_SEED, FIRST_SEED = 100, 99, 101
+SWEEP_SEED, WARM_SEED, RATE_SEED, FIRST_SEED = 100, 99, 98, 101
+SLOWER, MOST_RATES = 0.8, 5
+WARM_REQUESTS = 16
 MARGIN = 0.02
 
 
@@ -90,10 +95,31 @@ def learn(model: str, out: Path, seed: int) -> virtual.Device:
     return virtual.Device(prices.calibration.cost(), CHUNKS, ROWS, MAX_MODEL_LEN)
 
 
+def bearable(target: Target, spec: WorkloadSpec, least: float, out: Path) -> WorkloadSpec:
+    """The load at the highest rate tried at which the target keeps `least` of the requests within their targets: a
+    ratio of two servers that both fail says nothing."""
+    for attempt in range(MOST_RATES):
+        run = measure(target, spec, seed=RATE_SEED, out=out / f"rate-{attempt}")
+        share = compute(run.info, run.records).groups[0].attainment.value or 0.0
+        print(f"  {share:.0%} good at {offered_rps(spec):.3g}/s", file=sys.stderr, flush=True)
+        if share >= least:
+            break
+        rate = offered_rps(spec)
+        spec = scale(spec, rate=rate * SLOWER, duration_s=spec_seconds(spec) / SLOWER)
+    return spec
+
+
+def spec_seconds(spec: WorkloadSpec) -> float:
+    """How long its arrivals take."""
+    assert spec.duration_s is not None
+    return spec.duration_s
+
+
 def measured(
-    cell: str, spec: WorkloadSpec, arms: Sequence[SchedulerSettings], model: str, repeats: int, out: Path
+    cell: str, spec: WorkloadSpec, arms: Sequence[SchedulerSettings], how: argparse.Namespace, out: Path
 ) -> Iterator[list[StoredRun]]:
     """Of each repeat the runs of the arms, in their order; the arms take turns at who is first."""
+    model, repeats, least = how.model, how.repeats, how.least
     table = out / "classes.toml"
     table.write_text(class_table(spec))
     flags = ("--no-access-log", "--tenants", str(table))
@@ -104,8 +130,10 @@ def measured(
             server = servers.enter_context(OwnedServer(Launch(argv=argv, url=""), out / f"server-{at}.log"))
             server.wait_ready()
             targets.append(asyncio.run(probe(server.url)))
+        short = scale(spec, duration_s=WARM_REQUESTS / offered_rps(spec))
         for target_at, target in enumerate(targets):
-            measure(target, spec, seed=WARM_SEED, out=out / f"warm-{target_at}")
+            measure(target, short, seed=WARM_SEED, out=out / f"warm-{target_at}")
+        spec = bearable(targets[0], spec, least, out)
         for repeat in range(repeats):
             order = range(len(arms)) if repeat % 2 == 0 else reversed(range(len(arms)))
             runs = {
@@ -128,15 +156,17 @@ def one_cell(cell: str, device: virtual.Device, how: argparse.Namespace, out: Pa
     size = virtual.size_of(device.cost, virtual.auto(device).settings)
     spec = virtual.mixed(device) if cell == "mixed" else named(cell, size, num_requests=virtual.NUM_REQUESTS)[0]
     load = with_classes(virtual.near_saturation(device, spec, how.share))
+    load = scale(load, duration_s=how.requests / offered_rps(load))
     name, best = virtual.best_fixed(device, load, SWEEP_SEED)
     arms = [best.settings, virtual.auto(device).settings]
-    seeds = range(FIRST_SEED, FIRST_SEED + how.repeats)
-    plans, slos = [make_plan(load, seed=seed) for seed in seeds], virtual.targets(load)
+    out.mkdir(parents=True)
+    repeats = list(measured(cell, load, arms, how, out))
+    load = load_spec(repeats[0][0].info.spec)
+    plans, slos = [make_plan(load, seed=FIRST_SEED + repeat) for repeat in range(how.repeats)], virtual.targets(load)
     foretold = [
         sum(virtual.run(arm, device.cost, plan, slos)[0] for plan in plans) for arm in (best, virtual.auto(device))
     ]
-    out.mkdir(parents=True)
-    found = ratio(list(measured(cell, load, arms, how.model, how.repeats, out)))
+    found = ratio(repeats)
     lo, hi = found.ratio.lo, found.ratio.hi
     bounds = "unknown" if lo is None or hi is None else f"[{lo:.3f}, {hi:.3f}]"
     goal = f"goal {GOALS[cell]}" if cell in GOALS else f"lower bound {LEAST}"
@@ -151,7 +181,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--cells", default=CELLS)
     parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--requests", type=int, default=80, help="of one load, about")
     parser.add_argument("--share", type=float, default=0.85)
+    parser.add_argument("--least", type=float, default=0.6, help="share of good requests with the fixed setting")
     parser.add_argument("--out", type=Path)
     how = parser.parse_args()
     out = how.out or Path(tempfile.mkdtemp(prefix="slo-engine-"))
