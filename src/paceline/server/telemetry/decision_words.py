@@ -25,6 +25,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.RESUMED: "comes back after giving way: {cached} of {known} tokens are still cached",
     Reason.CHUNKED: "has a long prompt: {tokens} of the {todo} tokens left go into this step",
     Reason.PACED: "has {tokens} of the {todo} tokens left in this step, which may take {step_ms} ms for running rows",
+    Reason.FIRST_TOKEN_HELD: "holds its first token, due in {due_ms} ms, so that other prompts are in time",
     Reason.FIRST_TOKEN_FIRST: "goes ahead: {left_out} rows of tenants above their part skip a step, {saved_ms} ms less",
     Reason.BLOCKS_FOR_DECODE: "gives way: request {other} needs its KV blocks to go on",
     Reason.ROW_FOR_PRIORITY: "gives its row to request {other}, which is more urgent",
