@@ -1,14 +1,20 @@
 """What streams under a grammar cost the plain streams beside them: one real server, neighbours switched between rounds.
 
     python benchmarks/serving/grammar_streams.py [--streams 8] [--neighbours 8] [--rounds 6] [--seconds 8]
+        [--schemas FILE]    neighbours follow schemas of this sample (JSON lines with `schema`), others in each round
+        [--new-schemas]     each neighbour brings a schema nobody has seen
 
 In each round `--streams` plain streams run beside `--neighbours` others, plain (A) or following a JSON schema (B);
 rows, prompts and lengths are the same, so what differs is masks, and drawing with them. Rounds go A B B A A B ..., so a
-slow drift of the machine cancels; read the ratios of neighbouring rounds. The inter-token latency (ITL) is that of the
+slow drift of the machine cancels; told is the median ratio of neighbouring rounds with the 95 % interval of its rank.
+The inter-token latency (ITL) is that of the
 plain streams, from the counts of tokens in their chunks while all of them run. Beside it stands the computing time of
 server and engine for one token of each stream: what masks cost in all, also where a core was free for them; it holds on
-a busy machine too. `--new-schemas`: each neighbour brings a schema nobody has seen, so that it is tried and compiled
-while the others stream.
+a busy machine too.
+
+Without an option neighbours follow one schema made to be hard: texts with a largest length cost most when they come
+near it. With `--schemas` it is an array without end of what each schema of the sample describes, for those that can be
+put into an array. With `--new-schemas` each is tried and compiled while the others stream.
 """
 
 from __future__ import annotations
@@ -16,10 +22,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +50,8 @@ ITEM = {
     "additionalProperties": False,
 }
 ENDLESS = {"type": "array", "items": ITEM, "minItems": 1000}
+DEFS = ("definitions", "$defs")  # stay at the root, where references expect them
+MOVED = [["#", key] for key in DEFS]
 PLAIN = {"ignore_eos": True, "max_tokens": 4000, "stream": True, "temperature": 0.7}
 
 
@@ -48,6 +59,35 @@ def schema_field(number: int | None) -> dict[str, Any]:
     """Fields of a body under the schema; `number` makes it one of its own."""
     schema = ENDLESS if number is None else {**ENDLESS, "items": {**ITEM, "title": f"item {number}"}}
     return {"structured_outputs": {"json": schema}}
+
+
+def endless(schema: Any) -> dict[str, Any] | None:
+    """An array without end of it; None: it cannot stand in an array, since it refers to its own root."""
+    if not isinstance(schema, dict) or any(ref.split("/")[:2] not in MOVED for ref in references(schema)):
+        return None
+    return {"type": "array", "items": schema, "minItems": 1000, **{key: schema[key] for key in DEFS if key in schema}}
+
+
+def references(part: Any) -> Iterator[str]:
+    for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+        if key == "$ref" and isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            yield from references(value)
+
+
+def sampled(server: OwnedServer, model: str, path: Path, num: int) -> list[dict[str, Any]]:
+    """Fields of bodies for the first `num` schemas of the sample that the server takes, spread over the file."""
+    schemas = [json.loads(line)["schema"] for line in path.read_text(encoding="utf-8").splitlines()]
+    found: list[dict[str, Any]] = []
+    for schema in schemas[:: max(1, len(schemas) // (2 * num))]:
+        field = {"structured_outputs": {"json": endless(schema)}}
+        body = {"model": model, "prompt": "[", "max_tokens": 1, **field}
+        if endless(schema) and httpx.post(f"{server.url}/v1/completions", json=body, timeout=60.0).is_success:
+            found.append(field)
+    if len(found) < num:
+        raise SystemExit(f"{path}: {len(found)} of its schemas can be used, {num} are needed: ask for fewer rounds")
+    return found[:num]
 
 
 def cpu_s(server: OwnedServer) -> float:
@@ -66,13 +106,18 @@ async def one_round(
     total = how.streams + how.neighbours
 
     async def read(client: httpx.AsyncClient, index: int) -> None:
-        nonlocal running
         more = {} if index < how.streams else under[index - how.streams]
         text = f"Write down number {index} of all orders as JSON."
         body = {**PLAIN, **more, "model": model, "seed": index, "messages": [{"role": "user", "content": text}]}
+        first = True
+        while first or index >= how.streams:  # a neighbour that came to an end begins again
+            await stream(client, index, body, first)
+            first = False
+
+    async def stream(client: httpx.AsyncClient, index: int, body: dict[str, Any], first: bool) -> None:
+        nonlocal running
         async with client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as answer:
             assert answer.status_code == 200, await answer.aread()
-            first = True
             async for line in answer.aiter_lines():
                 if not line.startswith("data: {"):
                     continue
@@ -98,6 +143,14 @@ async def one_round(
     return took_s * 1000 / num_tokens, computed_s * 1000 / num_tokens
 
 
+def interval(ordered: list[float]) -> list[float] | None:
+    """Of the median, with 95 % or more by the rank of the binomial; None: too few for one."""
+    num, below, rank = len(ordered), 0.0, 0
+    while (below := below + math.comb(num, rank) / 2**num) <= 0.025:
+        rank += 1
+    return [ordered[rank - 1], ordered[-rank]] if rank else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
@@ -105,7 +158,9 @@ def main() -> None:
     parser.add_argument("--neighbours", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--new-schemas", action="store_true")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--schemas", type=Path)
+    kinds.add_argument("--new-schemas", action="store_true")
     how = parser.parse_args()
     argv = paceline_argv({"model": how.model, "max_num_seqs": how.streams + how.neighbours}, ("--no-access-log",))
     found: list[tuple[str, tuple[float, float]]] = []
@@ -116,10 +171,14 @@ def main() -> None:
         server.wait_ready()
         model = server.get("/v1/models")["data"][0]["id"]
         plain: list[dict[str, Any]] = [{}] * how.neighbours
+        num_sampled = -(-how.rounds // 2) * how.neighbours
+        sample = iter(sampled(server, model, how.schemas, num_sampled) if how.schemas else ())
         for index in range(-1, how.rounds):
             kind = "AB"[index % 4 in (1, 2)]
             numbers = [index * how.neighbours + i if how.new_schemas else None for i in range(how.neighbours)]
-            under = plain if kind == "A" else [schema_field(number) for number in numbers]
+            under = plain
+            if kind == "B":
+                under = list(islice(sample, how.neighbours)) if how.schemas else [schema_field(n) for n in numbers]
             itl_ms, cpu_ms = asyncio.run(one_round(server, model, how, under))
             if index >= 0:  # the first is for warming up
                 found.append((kind, (itl_ms, cpu_ms)))
@@ -128,8 +187,9 @@ def main() -> None:
     pairs = [dict(found[i : i + 2]) for i in range(0, len(found) - 1, 2)]
     for at, name in enumerate(("itl", "computing")):
         ratios = [pair["B"][at] / pair["A"][at] for pair in pairs]
-        shown = [round(ratio, 3) for ratio in ratios]
-        print(json.dumps({"ratios of": name, "each": shown, "median": round(statistics.median(ratios), 3)}))
+        each = sorted(round(ratio, 3) for ratio in ratios)
+        median = round(statistics.median(each), 3)
+        print(json.dumps({"ratios of": name, "each": each, "median": median, "95 %": interval(each)}))
     print(f"load average {os.getloadavg()[0]:.1f}")
 
 

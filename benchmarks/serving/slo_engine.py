@@ -3,10 +3,10 @@
 One sitting. Prices are learnt from a server under load (`benchmarks/sim/learning.py`). For each cell a load near
 saturation and, of the 24 fixed settings of `benchmarks/sim/slo_mode.py`, the best one on one seed are found in virtual
 time with these prices; where this machine then keeps less than `--least` of the requests within their targets, the
-rate is lowered until it does. Then two real servers, that setting and `scheduling_mode=auto` with nothing chosen, get
-the same requests of other seeds in turn (A B, B A, ...), after one load that is not counted. Printed: goodput of both,
-the ratio with its 95 % interval over requests and repeats, whichever is wider, and the simulator's own ratio for the
-same loads.
+rate is lowered, and the best setting chosen again for it, until it does. Then two real servers, that setting and
+`scheduling_mode=auto` with the bounds of the sweep, get the same requests of other seeds in turn (A B, B A, ...), after
+one load that is not counted. Printed: goodput of both, the ratio with its 95 % interval over requests and repeats,
+whichever is wider, and the simulator's own ratio for the same loads.
 
     --cells mixed,burst,short-long    `mixed`: chat, long documents and long answers in one queue
     --repeats 4 --requests 80         of each cell, other seeds each time          --out DIR    keeps every record
@@ -21,7 +21,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from paceline.lab.experiment.measure import measure
 from paceline.lab.experiment.results import Ratio
 from paceline.lab.load import Target, probe
 from paceline.lab.metrics import compute
-from paceline.lab.workload import WorkloadSpec, load_spec, make_plan, named, offered_rps, scale
+from paceline.lab.workload import WorkloadSpec, make_plan, named, offered_rps, scale
 
 CELLS = "mixed,burst,short-long"
 GOALS = {"mixed": 1.15}
@@ -95,52 +95,63 @@ def learn(model: str, out: Path, seed: int) -> virtual.Device:
     return virtual.Device(prices.calibration.cost(), CHUNKS, ROWS, MAX_MODEL_LEN)
 
 
-def bearable(target: Target, spec: WorkloadSpec, least: float, out: Path) -> WorkloadSpec:
-    """The load at the highest rate tried at which the target keeps `least` of the requests within their targets: a
-    ratio of two servers that both fail says nothing."""
-    for attempt in range(MOST_RATES):
-        run = measure(target, spec, seed=RATE_SEED, out=out / f"rate-{attempt}")
-        share = compute(run.info, run.records).groups[0].attainment.value or 0.0
-        print(f"  {share:.0%} good at {offered_rps(spec):.3g}/s", file=sys.stderr, flush=True)
-        if share >= least:
-            break
-        rate = offered_rps(spec)
-        spec = scale(spec, rate=rate * SLOWER, duration_s=spec_seconds(spec) / SLOWER)
-    return spec
+class Bench:
+    """One cell: its folder, and how to serve it."""
+
+    def __init__(self, cell: str, classes: str, how: argparse.Namespace, out: Path) -> None:
+        out.mkdir(parents=True)
+        table = out / "classes.toml"
+        table.write_text(classes)
+        self.cell, self.how, self.out = cell, how, out
+        self._flags = ("--no-access-log", "--tenants", str(table))
+
+    @contextmanager
+    def served(self, settings: SchedulerSettings, spec: WorkloadSpec, name: str) -> Iterator[Target]:
+        """A server with these settings, warm."""
+        launch = Launch(argv=paceline_argv(options_of(settings, self.how.model), self._flags), url="")
+        with OwnedServer(launch, self.out / f"{name}.log") as server:
+            server.wait_ready()
+            target = asyncio.run(probe(server.url))
+            short = scale(spec, duration_s=WARM_REQUESTS / offered_rps(spec))
+            measure(target, short, seed=WARM_SEED, out=self.out / f"{name}-warm")
+            yield target
+
+    def bearable(self, device: virtual.Device, spec: WorkloadSpec) -> tuple[WorkloadSpec, str, SchedulerSettings]:
+        """The load at the highest rate tried at which the best fixed setting of the sweep, at that rate, keeps
+        `--least` of the requests within their targets here (a ratio of two servers that both fail says nothing);
+        and that setting. Raises SystemExit when there is none."""
+        for attempt in range(MOST_RATES):
+            name, best = virtual.best_fixed(device, spec, SWEEP_SEED)
+            with self.served(best.settings, spec, f"rate-{attempt}") as target:
+                run = measure(target, spec, seed=RATE_SEED, out=self.out / f"rate-{attempt}")
+            share = compute(run.info, run.records).groups[0].attainment.value or 0.0
+            print(f"  {share:.0%} good at {offered_rps(spec):.3g}/s with {name}", file=sys.stderr, flush=True)
+            if share >= self.how.least:
+                return spec, name, best.settings
+            spec = scale(spec, rate=offered_rps(spec) * SLOWER, duration_s=spec_seconds(spec) / SLOWER)
+        raise SystemExit(
+            f"{self.cell}: at no rate down to {offered_rps(spec) / SLOWER:.3g}/s {self.how.least:.0%} good"
+        )
+
+    def measured(self, spec: WorkloadSpec, arms: Sequence[SchedulerSettings]) -> Iterator[list[StoredRun]]:
+        """Of each repeat the runs of the arms, in their order; the arms take turns at who is first."""
+        repeats = self.how.repeats
+        with ExitStack() as servers:
+            targets = [servers.enter_context(self.served(arm, spec, f"server-{at}")) for at, arm in enumerate(arms)]
+            for repeat in range(repeats):
+                order = range(len(arms)) if repeat % 2 == 0 else reversed(range(len(arms)))
+                runs = {
+                    at: measure(targets[at], spec, seed=FIRST_SEED + repeat, out=self.out / f"{repeat}-{at}")
+                    for at in order
+                }
+                print(f"  {self.cell}: {repeat + 1} of {repeats}", file=sys.stderr, flush=True)
+                yield [runs[at] for at in range(len(arms))]
 
 
 def spec_seconds(spec: WorkloadSpec) -> float:
     """How long its arrivals take."""
     assert spec.duration_s is not None
     return spec.duration_s
-
-
-def measured(
-    cell: str, spec: WorkloadSpec, arms: Sequence[SchedulerSettings], how: argparse.Namespace, out: Path
-) -> Iterator[list[StoredRun]]:
-    """Of each repeat the runs of the arms, in their order; the arms take turns at who is first."""
-    model, repeats, least = how.model, how.repeats, how.least
-    table = out / "classes.toml"
-    table.write_text(class_table(spec))
-    flags = ("--no-access-log", "--tenants", str(table))
-    with ExitStack() as servers:
-        targets = []
-        for at, settings in enumerate(arms):
-            argv = paceline_argv(options_of(settings, model), flags)
-            server = servers.enter_context(OwnedServer(Launch(argv=argv, url=""), out / f"server-{at}.log"))
-            server.wait_ready()
-            targets.append(asyncio.run(probe(server.url)))
-        short = scale(spec, duration_s=WARM_REQUESTS / offered_rps(spec))
-        for target_at, target in enumerate(targets):
-            measure(target, short, seed=WARM_SEED, out=out / f"warm-{target_at}")
-        spec = bearable(targets[0], spec, least, out)
-        for repeat in range(repeats):
-            order = range(len(arms)) if repeat % 2 == 0 else reversed(range(len(arms)))
-            runs = {
-                at: measure(targets[at], spec, seed=FIRST_SEED + repeat, out=out / f"{repeat}-{at}") for at in order
-            }
-            print(f"  {cell}: {repeat + 1} of {repeats}", file=sys.stderr, flush=True)
-            yield [runs[at] for at in range(len(arms))]
 
 
 def ratio(repeats: Sequence[Sequence[StoredRun]]) -> Ratio:
@@ -157,14 +168,13 @@ def one_cell(cell: str, device: virtual.Device, how: argparse.Namespace, out: Pa
     spec = virtual.mixed(device) if cell == "mixed" else named(cell, size, num_requests=virtual.NUM_REQUESTS)[0]
     load = with_classes(virtual.near_saturation(device, spec, how.share))
     load = scale(load, duration_s=how.requests / offered_rps(load))
-    name, best = virtual.best_fixed(device, load, SWEEP_SEED)
-    arms = [best.settings, virtual.auto(device).settings]
-    out.mkdir(parents=True)
-    repeats = list(measured(cell, load, arms, how, out))
-    load = load_spec(repeats[0][0].info.spec)
+    bench = Bench(cell, class_table(load), how, out)
+    load, name, best = bench.bearable(device, load)
+    arms = [best, virtual.auto(device).settings]
+    repeats = list(bench.measured(load, arms))
     plans, slos = [make_plan(load, seed=FIRST_SEED + repeat) for repeat in range(how.repeats)], virtual.targets(load)
     foretold = [
-        sum(virtual.run(arm, device.cost, plan, slos)[0] for plan in plans) for arm in (best, virtual.auto(device))
+        sum(virtual.run(virtual.with_settings(arm), device.cost, plan, slos)[0] for plan in plans) for arm in arms
     ]
     found = ratio(repeats)
     lo, hi = found.ratio.lo, found.ratio.hi

@@ -65,9 +65,12 @@ KV_BLOCKS = 16_384
 
 
 def replica(device: Device, **settings: Any) -> ReplicaSpec:
+    return with_settings(SchedulerSettings(**{"max_model_len": device.max_model_len, "policy": "priority", **settings}))
+
+
+def with_settings(settings: SchedulerSettings) -> ReplicaSpec:
     group = KVGroupSpec(kind="full", layers=(0,), block_size=16, bytes_per_block=1 << 16)
-    given = {"max_model_len": device.max_model_len, "policy": "priority", **settings}
-    return ReplicaSpec(settings=SchedulerSettings(**given), layout=KVLayout(groups=(group,), num_blocks=KV_BLOCKS))
+    return ReplicaSpec(settings=settings, layout=KVLayout(groups=(group,), num_blocks=KV_BLOCKS))
 
 
 def fixed(device: Device) -> Iterator[tuple[str, ReplicaSpec]]:
