@@ -28,7 +28,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +77,19 @@ def references(part: Any) -> Iterator[str]:
 
 
 def sampled(server: OwnedServer, model: str, path: Path, num: int) -> list[dict[str, Any]]:
-    """Fields of bodies for the first `num` schemas of the sample that the server takes, spread over the file."""
+    """Fields of bodies for up to `num` schemas, spread over the sample, of those that the server takes."""
     schemas = [json.loads(line)["schema"] for line in path.read_text(encoding="utf-8").splitlines()]
     found: list[dict[str, Any]] = []
     for schema in schemas[:: max(1, len(schemas) // (2 * num))]:
-        field = {"structured_outputs": {"json": endless(schema)}}
-        body = {"model": model, "prompt": "[", "max_tokens": 1, **field}
-        if endless(schema) and httpx.post(f"{server.url}/v1/completions", json=body, timeout=60.0).is_success:
-            found.append(field)
-    if len(found) < num:
-        raise SystemExit(f"{path}: {len(found)} of its schemas can be used, {num} are needed: ask for fewer rounds")
-    return found[:num]
+        if len(found) < num and (array := endless(schema)):
+            field = {"structured_outputs": {"json": array}}
+            body = {"model": model, "prompt": "[", "max_tokens": 1, **field}
+            if httpx.post(f"{server.url}/v1/completions", json=body, timeout=60.0).is_success:
+                found.append(field)
+    if not found:
+        raise SystemExit(f"{path}: the server takes none of its schemas")
+    print(f"{len(found)} schemas of {path.name}", flush=True)
+    return found
 
 
 def cpu_s(server: OwnedServer) -> float:
@@ -172,7 +174,7 @@ def main() -> None:
         model = server.get("/v1/models")["data"][0]["id"]
         plain: list[dict[str, Any]] = [{}] * how.neighbours
         num_sampled = -(-how.rounds // 2) * how.neighbours
-        sample = iter(sampled(server, model, how.schemas, num_sampled) if how.schemas else ())
+        sample = cycle(sampled(server, model, how.schemas, num_sampled) if how.schemas else ())
         for index in range(-1, how.rounds):
             kind = "AB"[index % 4 in (1, 2)]
             numbers = [index * how.neighbours + i if how.new_schemas else None for i in range(how.neighbours)]
