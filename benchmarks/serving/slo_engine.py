@@ -11,6 +11,7 @@ whichever is wider, and the simulator's own ratio for the same loads.
     --cells mixed,burst,short-long    `mixed`: chat, long documents and long answers in one queue
     --repeats 4 --requests 80         of each cell, other seeds each time          --out DIR    keeps every record
     --share 0.85                      of the requests are good with a fixed setting: what "near saturation" is
+    --prices FILE                     learnt before, in this hour: `served.json` of an earlier sitting
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ import msgspec
 from benchmarks.sim import slo_mode as virtual
 from benchmarks.sim.learning import LEARN, learn_prices
 
+from paceline.assemble.step_cost import load_calibration
 from paceline.cli.demo_predict import time_steps
+from paceline.contracts.ports import CostModel
 from paceline.engine.settings import SchedulerSettings
 from paceline.lab.artefact import StoredRun
 from paceline.lab.experiment import Launch, OwnedServer, measure_size, paceline_argv
@@ -82,6 +85,10 @@ def class_table(spec: WorkloadSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
+def device_of(cost: CostModel) -> virtual.Device:
+    return virtual.Device(cost, CHUNKS, ROWS, MAX_MODEL_LEN)
+
+
 def learn(model: str, out: Path, seed: int) -> virtual.Device:
     """Prices of this machine while it serves."""
     options = {"model": model, "max_num_seqs": 8, "max_model_len": MAX_MODEL_LEN, "max_wait_ms": 0.0}
@@ -92,7 +99,7 @@ def learn(model: str, out: Path, seed: int) -> virtual.Device:
         size = measure_size(asyncio.run(probe(server.url)))
         loads = [scale(spec) for name in LEARN.split(",") for spec in named(name, size, num_requests=40)]
         prices = learn_prices(server, timed, journal, loads, seed=seed, out=out)
-    return virtual.Device(prices.calibration.cost(), CHUNKS, ROWS, MAX_MODEL_LEN)
+    return device_of(prices.calibration.cost())
 
 
 class Bench:
@@ -194,11 +201,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=80, help="of one load, about")
     parser.add_argument("--share", type=float, default=0.85)
     parser.add_argument("--least", type=float, default=0.6, help="share of good requests with the fixed setting")
+    parser.add_argument("--prices", type=Path)
     parser.add_argument("--out", type=Path)
     how = parser.parse_args()
     out = how.out or Path(tempfile.mkdtemp(prefix="slo-engine-"))
     out.mkdir(parents=True, exist_ok=True)
-    device = learn(how.model, out, seed=1)
+    device = device_of(load_calibration(how.prices).cost()) if how.prices else learn(how.model, out, seed=1)
     print(
         f"{'cell':<12} {'req/s':>6} {'fixed':>8} {'auto':>8} {'ratio':>7} {'95 %':>16} {'simulated':>10}   best fixed"
     )

@@ -61,7 +61,11 @@ class Prospects:
         return [(self._left_s(state), self.by(state) - now) for state in self._in_time(begun, now)]
 
     def cut(self, begun: Sequence[RequestState], rows: Sequence[RequestState], now: float) -> None:
-        """Of those that are next, let as many be late as have to, the longest: they go behind."""
+        """Of those that are next, let as many be late as have to, the longest: they go behind. Looked at when one of
+        them could become a row: what is found depends on when one looks, and a run of steps looks at nothing while all
+        rows are taken."""
+        if len(self._life.running) >= self._life.num_rows:
+            return
         queue = self._life.queue
         head = queue.peek()
         if head is None or self._seen == (seen := (head.request_id, queue.num_pushed)):

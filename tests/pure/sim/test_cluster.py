@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.pure.sim.kit import COST, plan_of, replica_spec, run_fleet, stream
 
-from paceline.contracts.slo import Outcome
+from paceline.contracts.slo import Outcome, Slo
 from paceline.errors import ConfigError
 from paceline.lab.workload import primers
 from paceline.router import POLICIES
@@ -29,6 +29,21 @@ def mean_ttft(ended: list[Ended]) -> float:
     return float(np.mean([e.timeline.ttft_s for e in ended if e.timeline is not None]))
 
 
+def assert_same_ends(fast: list[Ended], slow: list[Ended]) -> None:
+    for one, other in zip(fast, slow, strict=True):
+        assert (one.planned.id, one.outcome, one.replica, one.reason) == (
+            other.planned.id,
+            other.outcome,
+            other.replica,
+            other.reason,
+        )
+        assert one.end_s == pytest.approx(other.end_s, abs=1e-9)
+        if one.timeline is not None:
+            assert other.timeline is not None
+            times = [t for t, _ in other.timeline.chunks]
+            assert [t for t, _ in one.timeline.chunks] == pytest.approx(times, abs=1e-9)
+
+
 @pytest.mark.parametrize("router", POLICIES)
 def test_runs_and_single_steps_agree_in_every_fleet(router: str) -> None:
     more: dict[str, Any] = {
@@ -41,16 +56,24 @@ def test_runs_and_single_steps_agree_in_every_fleet(router: str) -> None:
     slow, by_step = run_fleet(plan, replica_spec(num_blocks=80), macro_steps=False, **options)
     fast, by_run = run_fleet(plan, replica_spec(num_blocks=80), macro_steps=True, **options)
     assert [e.planned.id for e in fast] == [r.id for r in plan.requests]
-    for one, other in zip(fast, slow, strict=True):
-        assert (one.outcome, one.replica, one.reason) == (other.outcome, other.replica, other.reason)
-        assert one.end_s == pytest.approx(other.end_s, abs=1e-9)
-        if one.timeline is not None:
-            assert other.timeline is not None
-            times = [t for t, _ in other.timeline.chunks]
-            assert [t for t, _ in one.timeline.chunks] == pytest.approx(times, abs=1e-9)
+    assert_same_ends(fast, slow)
     assert by_run.totals.num_steps == by_step.totals.num_steps
     assert by_run.totals.num_events < by_step.totals.num_events
     assert by_run.num_requests == by_step.num_requests
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+@pytest.mark.parametrize("rate", [6.0, 15.0])
+def test_runs_and_single_steps_agree_under_targets_that_not_all_can_keep(rows: int, rate: float) -> None:
+    chat = stream(poisson(rate), LENGTHS, LENGTHS, **{"class": "chat"})
+    whole = stream(poisson(rate / 4), 60, 30, **{"class": "whole"})
+    plan = plan_of(num_requests=60, drain_s=60.0, stream=[chat, whole], slo={"chat": {}, "whole": {}})
+    slos = {"chat": Slo(ttft_s=0.4, tpot_s=0.02), "whole": Slo(e2e_s=1.2)}
+    spec = replica_spec(num_blocks=512, max_num_seqs=rows, policy="priority", scheduling_mode="auto")
+    slow, by_step = run_fleet(plan, spec, macro_steps=False, slos=slos)
+    fast, by_run = run_fleet(plan, spec, macro_steps=True, slos=slos)
+    assert_same_ends(fast, slow)
+    assert by_run.totals.num_events < by_step.totals.num_events
 
 
 @pytest.mark.parametrize("macro_steps", [True, False])
