@@ -99,7 +99,7 @@ def learn(model: str, out: Path, seed: int) -> virtual.Device:
         size = measure_size(asyncio.run(probe(server.url)))
         loads = [scale(spec) for name in LEARN.split(",") for spec in named(name, size, num_requests=40)]
         prices = learn_prices(server, timed, journal, loads, seed=seed, out=out)
-    return device_of(prices.calibration.cost())
+    return device_of(prices.cost())
 
 
 class Bench:

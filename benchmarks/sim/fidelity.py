@@ -6,18 +6,21 @@
 One sitting: steps are timed (`paceline calibrate`) and a server is started with a journal. The cells of `--learn` are
 loaded first, and what they show goes into prices (`calibrate --served`): steps with the loop around them and a client
 on the same cores, and what a request takes outside the engine. Then each other cell is loaded at shares of what the
-machine could carry, **twice with the same requests**. Simulated is the same plan from those prices, when all has been
-measured; `--again DIR` simulates once more what was measured then.
+machine could carry, **twice with the same requests**. Before and after each of all these a *probe* is served: a few
+seconds of the first learning load, with requests of its own. What its steps took over their prices says how fast the
+machine is just then. Simulated is the same plan from those prices, when all has been measured; `--again DIR` simulates
+once more what was measured then.
 
-Of each figure three errors are printed, all against the first measurement:
+Of each figure three errors are printed:
 
-    simulated   prices are multiplied by what probes (single requests before and after the cell) took over what those
-                beside learning took: a machine that became slower since is slower at everything
+    simulated   prices, of steps and of requests, are multiplied by what the probes around the cell say over what those
+                around the learning cells do: a machine that became slower since is slower at everything
     at speed    the same with what the cell's own steps took over their prices: what is left when the machine's mean
                 speed is known, so what the simulator itself gets wrong
-    again       the second measurement: how far anything can be foretold here
+    again       the first measurement and the second: how far anything can be foretold here
 
-A cell's first measurement is the one between whose probes the machine moved less; `!` marks more than 5 %.
+A cell is judged by its first measurement; by its second where the machine moved by more than 5 % around the first, and
+less around the second. `!` marks those where it moved by more around both.
 
 The figures: a run's median TPOT and time from end to end, its TTFT p50 and p95; and "each", the median over requests of
 how far one request's TPOT is off. A measured TTFT includes client, network and server.
@@ -41,7 +44,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-from benchmarks.sim.learning import LEARN, learn_prices, probed
+from benchmarks.sim.learning import LEARN, SERVED, learn_prices
 
 from paceline.assemble.sim import SimulatedEngine, simulate, simulated_engine
 from paceline.cli.demo_predict import time_steps
@@ -68,11 +71,13 @@ FIGURES = {
 }
 EACH = "tpot each"
 MOST_DRIFT = 0.05
+PROBE_REQUESTS, PROBE_SEED = 20, 1000  # seeds nobody else asks with: no probe finds another's prompts in the cache
 SITTING, JOURNAL = "sitting.json", "server.journal"
 OPTIONS = {"max_num_seqs": 8, "max_model_len": 2048, "max_wait_ms": 0.0}
 
 
 Run: TypeAlias = tuple[RunInfo, Sequence[RequestRecord]]
+Between: TypeAlias = tuple[float, float]  # begin and end on the engine's clock
 
 
 def errors(measured: Run, other: Run) -> dict[str, float]:
@@ -90,19 +95,18 @@ def errors(measured: Run, other: Run) -> dict[str, float]:
     return found
 
 
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement of a cell, whose run lies in `folder` of the sitting."""
 
     folder: str
-    between_s: tuple[float, float]  # on the engine's clock
-    probe_ms: float  # before and after it, the mean
-    drift: float  # between the two
+    between_s: Between
+    probe: int  # the one before it; the next is the one after it
 
 
 class MeasuredCell(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     load: float
-    runs: tuple[Probed, ...]
+    runs: tuple[MeasuredRun, MeasuredRun]
 
 
 class Sitting(msgspec.Struct, kw_only=True):
@@ -110,22 +114,35 @@ class Sitting(msgspec.Struct, kw_only=True):
 
     options: dict[str, Any]  # of the engine, knobs that it derived included
     seed: int
-    learnt_ms: float  # what the probe took beside learning
+    probes: list[Between]
+    num_learnt: int  # of the probes, those around the learning cells
     cells: list[MeasuredCell] = []
 
 
-def measure_once(server: OwnedServer, spec: WorkloadSpec, out: Path, folder: str, seed: int) -> Probed:
-    target, before_ms = asyncio.run(probed(server))
-    began = time.monotonic()
-    measure(target, spec, seed=seed, out=out / folder)
-    between = (began, time.monotonic())
-    after_ms = asyncio.run(probed(server))[1]
-    return Probed(
-        folder=folder,
-        between_s=between,
-        probe_ms=(before_ms + after_ms) / 2,
-        drift=abs(after_ms / before_ms - 1),
-    )
+class Bench:
+    """Measures on one server; a probe lies between any two measurements."""
+
+    def __init__(self, server: OwnedServer, probed: WorkloadSpec, out: Path, seed: int) -> None:
+        self._target = asyncio.run(probe(server.url))
+        self._probed = probed
+        self._out = out
+        self._seed = seed
+        self.probes: list[Between] = []
+
+    def probe(self) -> None:
+        number = len(self.probes)
+        self.probes.append(self._measure(self._probed, f"probes/{number}", PROBE_SEED + number))
+
+    def run(self, spec: WorkloadSpec, folder: str) -> MeasuredRun:
+        before = len(self.probes) - 1
+        between = self._measure(spec, folder, self._seed)
+        self.probe()
+        return MeasuredRun(folder=folder, between_s=between, probe=before)
+
+    def _measure(self, spec: WorkloadSpec, folder: str, seed: int) -> Between:
+        began = time.monotonic()
+        measure(self._target, spec, seed=seed, out=self._out / folder)
+        return began, time.monotonic()
 
 
 def as_it_runs(server: OwnedServer, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,21 +161,45 @@ def measure_all(how: argparse.Namespace, out: Path) -> None:
         server.wait_ready()
         size = measure_size(asyncio.run(probe(server.url)))
 
-        def spec_of(name: str, load: float) -> WorkloadSpec:
-            (spec,) = named(name, msgspec.structs.replace(size, load=load), num_requests=how.requests)
+        def spec_of(name: str, load: float, num_requests: int = how.requests) -> WorkloadSpec:
+            (spec,) = named(name, msgspec.structs.replace(size, load=load), num_requests=num_requests)
             return scale(spec)
 
-        loads = [spec_of(name, how.loads[-1]) for name in how.learn.split(",")]
-        prices = learn_prices(server, timed, journal, loads, seed=how.seed + 1, out=out)
-        sitting = Sitting(options=as_it_runs(server, options), seed=how.seed, learnt_ms=prices.probe_ms)
+        names = how.learn.split(",")
+        bench = Bench(server, spec_of(names[0], how.loads[-1], PROBE_REQUESTS), out, how.seed)
+        loads = [spec_of(name, how.loads[-1]) for name in names]
+        learn_prices(server, timed, journal, loads, seed=how.seed + 1, out=out, between=bench.probe)
+        sitting = Sitting(
+            options=as_it_runs(server, options), seed=how.seed, probes=bench.probes, num_learnt=len(bench.probes)
+        )
         for name in how.cells.split(","):
             for load in how.loads:
                 spec = spec_of(name, load)
-                folders = [f"{name}/{load:g}/{attempt}" for attempt in range(2)]
-                runs = tuple(measure_once(server, spec, out, folder, how.seed) for folder in folders)
+                runs = bench.run(spec, f"{name}/{load:g}/0"), bench.run(spec, f"{name}/{load:g}/1")
                 sitting.cells.append(MeasuredCell(name=name, load=load, runs=runs))
                 (out / SITTING).write_bytes(msgspec.json.encode(sitting))
                 print(f"measured {name} at {load:g}", file=sys.stderr, flush=True)
+
+
+class Speeds:
+    """What steps took over their prices: of the machine at a time, as far as probes tell."""
+
+    def __init__(self, sitting: Sitting, steps: Sequence[ServedStep], cost: StepCost) -> None:
+        self._steps = steps
+        self._cost = cost
+        probes = [self.during(between) for between in sitting.probes]
+        learnt = statistics.mean(probes[: sitting.num_learnt])
+        self._probes = [each / learnt for each in probes]
+
+    def during(self, between: Between) -> float:
+        own = [step for step in self._steps if between[0] <= step.at_s <= between[1]]
+        return math.fsum(step.ms for step in own) / math.fsum(self._cost.step_ms(step.shape) for step in own)
+
+    def around(self, run: MeasuredRun) -> float:
+        return statistics.mean(self._probes[run.probe : run.probe + 2])
+
+    def drift(self, run: MeasuredRun) -> float:
+        return abs(self._probes[run.probe + 1] / self._probes[run.probe] - 1)
 
 
 @dataclass(frozen=True)
@@ -166,41 +207,42 @@ class Cell:
     simulated: dict[str, float]
     at_speed: dict[str, float]
     again: dict[str, float]
+    drift: float
+    factors: tuple[float, float]  # by probes, by its own steps
 
 
-def judged(
-    cell: MeasuredCell, sitting: Sitting, engine: SimulatedEngine, steps: Sequence[ServedStep], out: Path
-) -> Cell:
+def judged(cell: MeasuredCell, sitting: Sitting, engine: SimulatedEngine, speeds: Speeds, out: Path) -> Cell:
     """`engine`: with the prices that were learnt."""
-    first, second = sorted(cell.runs, key=lambda run: run.drift)
-    stored, other = read_run(out / first.folder), read_run(out / second.folder)
-    real = (stored.info, stored.records)
-    cost = engine.cost
-    assert isinstance(cost, StepCost)
-    began, ended = first.between_s
-    own = [step for step in steps if began <= step.at_s <= ended]
-    speed = math.fsum(step.ms for step in own) / math.fsum(cost.step_ms(step.shape) for step in own)
+    drifts = [speeds.drift(run) for run in cell.runs]
+    at = int(drifts[0] > MOST_DRIFT and drifts[1] < drifts[0])
+    run, stored = cell.runs[at], [read_run(out / each.folder) for each in cell.runs]
+    real, again = ((each.info, each.records) for each in stored)
+    assert isinstance(engine.cost, StepCost)
+    factors = speeds.around(run), speeds.during(run.between_s)
     found = []
-    for factor in (first.probe_ms / sitting.learnt_ms, speed):
-        made = simulate(replace(engine, cost=cost.times(factor)), load_spec(stored.info.spec), seed=sitting.seed)
-        found.append(errors(real, (made.info, made.records)))
-    return Cell(*found, again=errors(real, (other.info, other.records)))
+    for factor in factors:
+        slower = replace(engine, cost=engine.cost.times(factor), request_ms=engine.request_ms * factor)
+        made = simulate(slower, load_spec(stored[at].info.spec), seed=sitting.seed)
+        found.append(errors((stored[at].info, stored[at].records), (made.info, made.records)))
+    return Cell(*found, again=errors(real, again), drift=drifts[at], factors=factors)
 
 
 def report(out: Path) -> None:
     sitting = msgspec.json.decode((out / SITTING).read_bytes(), type=Sitting)
-    engine = simulated_engine(load_config(flags=sitting.options), calibration=out / "served.json")
-    steps = list(served_steps(out / JOURNAL, restore))
-    print("apart from a first measurement: simulated, simulated at the cell's own speed, measured again")
-    print(f"{'cell':14} {'load':>5}  " + "  ".join(f"{name:>17}" for name in (*FIGURES, EACH)) + "   drift")
+    engine = simulated_engine(load_config(flags=sitting.options), calibration=out / SERVED)
+    assert isinstance(engine.cost, StepCost)
+    speeds = Speeds(sitting, list(served_steps(out / JOURNAL, restore)), engine.cost)
+    print("apart from what was measured: simulated, simulated at the cell's own speed, measured again")
+    heads = "  ".join(f"{name:>17}" for name in (*FIGURES, EACH))
+    print(f"{'cell':14} {'load':>5}  {heads}   drift  speed by probes, by steps")
     cells = []
     for cell in sitting.cells:
-        cells.append(judged(cell, sitting, engine, steps, out))
-        drift = min(run.drift for run in cell.runs)
-        moved = f"{drift:>6.1%}{'!' if drift > MOST_DRIFT else ''}"
-        print(f"{cell.name:14} {cell.load:>5g}  {shown(cells[-1])}  {moved}", flush=True)
-    whole = Cell(*(medians([getattr(cell, side) for cell in cells]) for side in ("simulated", "at_speed", "again")))
-    print(f"{'median':14} {'':>5}  {shown(whole)}")
+        cells.append(found := judged(cell, sitting, engine, speeds, out))
+        moved = f"{found.drift:>6.1%}{'!' if found.drift > MOST_DRIFT else ' '}"
+        factors = "  ".join(f"{1 / factor:.2f}" for factor in found.factors)
+        print(f"{cell.name:14} {cell.load:>5g}  {shown(found)}  {moved} {factors}", flush=True)
+    sides = (medians([getattr(cell, side) for cell in cells]) for side in ("simulated", "at_speed", "again"))
+    print(f"{'median':14} {'':>5}  {shown(Cell(*sides, drift=0.0, factors=(1.0, 1.0)))}")
     print(f"{'goal':14} {'':>5}  " + "  ".join(f"{goal:>5.0%} {'':>11}" for _, _, goal in FIGURES.values()))
 
 
