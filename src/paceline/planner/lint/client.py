@@ -109,8 +109,8 @@ CLIENT = Rule(
     what="A client that sends late, reads late or runs out of a core measures itself: its own queue looks like the "
     "server's latency, and the rate it asks for is never reached.",
     evidence="From a run: lag from planned to sent time, recomputed from the raw records; sent against planned rate; "
-    "how late the client's event loop was; its busiest core. From a configuration: the tokens that will come, at the processor time that each "
-    "took this client in an earlier run.",
+    "how late the client's event loop was; its busiest core. From a configuration: the tokens that will come, at the "
+    "processor time that each took this client in an earlier run.",
     fix=_CLIENT_FIX[:1].upper() + _CLIENT_FIX[1:] + ".",
     sources=("config", "run"),
     check=check_client,
