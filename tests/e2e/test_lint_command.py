@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from paceline.assemble.lint import lint_folder
 from paceline.cli.main import app
 from paceline.contracts.lint import LintResult
+from paceline.lab.artefact import read_run
 from paceline.lab.experiment.counts import Counts
 from paceline.lab.experiment.measure import MeasureOptions, measure
 from paceline.lab.load import LoadOptions, probe
@@ -60,6 +61,10 @@ def test_the_same_questions_again_are_found_and_a_salt_clears_it(served, tmp_pat
     assert "8 prompts of this run were sent" in done.stdout
     done = CliRunner().invoke(app, ["lint", str(salted), "--against", str(first), "--fail-on", "never"])
     assert "PL201" not in done.stdout.split("rules judged")[0]
+    known, fresh = (read_run(folder).metrics.whole.prefix_hit.value for folder in (again, salted))
+    assert known is not None
+    assert fresh is not None
+    assert known > 0.5 > fresh  # of the prompt tokens, from the cache
 
 
 def test_a_run_of_our_server_knows_its_options_and_its_weights(served, tmp_path):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from paceline.contracts.lint import Evidence, Finding, LintResult
 
 CONFIG, FLEET, BESIDE, ANSWER = "Configuration", "Fleet, as `paceline sim` has it", "Beside it", "Answer"
-_ONLY_CONFIG = ("--set", "--workload", "--slo", "--rate", "--duration", "--device", "options of the fleet")
+_ONLY_CONFIG = ("--set", "--workload", "--slo", "--rate", "--duration", "--device", "--client",
+                "options of the fleet")  # fmt: skip
 
 
 def lint(
@@ -75,6 +76,9 @@ def lint(
     trace: Annotated[
         Path | None, typer.Option(help="Recorded arrivals of the service.", rich_help_panel=BESIDE)
     ] = None,
+    client: Annotated[
+        Path | None, typer.Option(help="A run of the client that will send the workload.", rich_help_panel=BESIDE)
+    ] = None,
     start_budget: Annotated[
         float | None, typer.Option(min=0, help="Seconds that a scale-up may take.", rich_help_panel=BESIDE)
     ] = None,
@@ -103,7 +107,7 @@ def lint(
             return
         beside = Beside(
             workload=workload, slo=slo, rate=rate, duration_s=duration, device=device, against=against, trace=trace,
-            start_budget_s=start_budget,
+            start_budget_s=start_budget, client=client,
             serving=serving_of(
                 tp=tensor_parallel_size, pp=pipeline_parallel_size, ep=expert_parallel_size, cp=context_parallel_size,
                 num_replicas=replicas, router=router, acceptance=acceptance_of(speculative),
@@ -143,7 +147,7 @@ def _look(subject: Path | None, settings: list[str], beside: Beside) -> tuple[Li
     if subject is None or not subject.is_dir():
         return (lint_config(subject, dict(map(parse_assignment, settings)), beside),)
     numbers = (beside.rate is not None, beside.duration_s is not None)
-    given = (settings, beside.workload, beside.slo, *numbers, beside.device, beside.serving != ALONE)
+    given = (settings, beside.workload, beside.slo, *numbers, beside.device, beside.client, beside.serving != ALONE)
     if wrong := [name for name, value in zip(_ONLY_CONFIG, given, strict=True) if value]:
         raise ConfigError("a run is looked at as it was", seen=", ".join(wrong), fix="give these with a configuration")
     return lint_folder(subject, beside)

@@ -13,7 +13,7 @@ from paceline.assemble.lint.configuration import resolve
 from paceline.assemble.sim import simulate, simulated_engine
 from paceline.config import load_config
 from paceline.contracts.lint import Finding, LintResult
-from paceline.lab.artefact import write_run
+from paceline.lab.artefact import read_run, write_run
 from paceline.lab.workload import load_spec
 
 MODEL: dict[str, Any] = {"model": "llama-3.1-8b", "max_model_len": 4096}
@@ -33,6 +33,12 @@ def simulated(settings: dict[str, Any], workload: dict[str, Any], folder: Path) 
     return result
 
 
+def figure(folder: Path, name: str, at: str) -> float:
+    value = getattr(read_run(folder).metrics.whole.latency[name], at).value
+    assert isinstance(value, float)
+    return value
+
+
 @pytest.fixture(scope="module")
 def target_s() -> float:
     """TPOT between a decode step of 8 rows and one of 96."""
@@ -50,6 +56,9 @@ def test_a_batch_that_is_predicted_too_big_is_too_big_and_the_fix_makes_it_fit(t
     narrow = {**wide, **measured.fix.options}
     assert narrow["max_num_seqs"] < 96
     assert one(simulated(narrow, workload, tmp_path / "narrow"), "PL101") is None
+    assert figure(tmp_path / "narrow", "tpot", "p90") <= target_s < figure(tmp_path / "wide", "tpot", "p90")
+    fits = _file(tmp_path, target_s)
+    assert one(lint_config(None, narrow, Beside(device=CARD, workload=fits)), "PL101") is None
 
 
 def test_a_rate_that_is_predicted_to_saturate_does_and_the_fix_is_steady(tmp_path):
@@ -70,6 +79,7 @@ def test_a_rate_that_is_predicted_to_saturate_does_and_the_fix_is_steady(tmp_pat
     rate = min(predicted.fix.workload["rate"], drowned.fix.workload["rate"])
     calm = {**load, "stream": [{**stream, "arrival": {"kind": "poisson", "rate": 0.7 * rate}}]}
     assert one(simulated(settings, calm, tmp_path / "calm"), "PL212") is None
+    assert figure(tmp_path / "calm", "ttft", "p50") < 0.5 * figure(tmp_path / "drowned", "ttft", "p50")
     assert one(lint_config(None, settings, Beside(device=CARD, workload=str(file), rate=0.7 * rate)), "PL212") is None
 
 

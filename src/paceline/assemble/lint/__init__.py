@@ -44,6 +44,7 @@ class Beside:
     against: Path | None = None  # another configuration, or an earlier run
     trace: Path | None = None  # recorded arrivals of the service
     start_budget_s: float | None = None  # how long a scale-up may take
+    client: Path | None = None  # an earlier run of the client that will send the workload (a configuration)
     serving: Serving = ALONE  # layout, replicas, router, drafts, tiers (a configuration)
 
 
@@ -79,6 +80,7 @@ def lint_config(
             start_budget_s=beside.start_budget_s,
             fleet=one.fleet(asked),
             device=one.device_facts(),
+            client=None if beside.client is None else load.client_facts(beside.client),
         )
     )
 

@@ -1,4 +1,4 @@
-"""Workloads and traces as a lint's facts."""
+"""Workloads, traces and clients as a lint's facts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from paceline.contracts.workload import SloClass
 from paceline.errors import ConfigError
+from paceline.lab.artefact import read_run
 from paceline.lab.workload import (
     TargetSize,
     WorkloadSpec,
@@ -19,7 +20,7 @@ from paceline.lab.workload import (
 )
 from paceline.lab.workload.arrivals import Closed
 from paceline.lab.workload.traces import open_trace
-from paceline.planner.lint import Asked, LoadFacts, Prices, StreamFacts, TraceFacts
+from paceline.planner.lint import Asked, ClientFacts, LoadFacts, Prices, StreamFacts, TraceFacts, again
 from paceline.planner.lint.load import gap_cv
 
 _SIZED_BY = 128  # prompt tokens, as the lab sizes a server
@@ -113,3 +114,10 @@ def trace_facts(path: Path) -> TraceFacts:
     if cv is None:
         raise ConfigError("the trace is too short to be bursty", seen=f"{path}: {len(at_s)} requests", expected="3")
     return TraceFacts(name=path.name, cv=cv, num_requests=len(at_s))
+
+
+def client_facts(path: Path) -> ClientFacts:
+    """Of the client that made a run. Raises LabError for what is no run."""
+    run = read_run(path)
+    num, attempts, _ = again(record.id for record in run.records)
+    return ClientFacts(name=run.info.name, health=run.info.client, num_again=num, num_attempts=attempts)

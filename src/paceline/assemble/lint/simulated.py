@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from paceline import hub
 from paceline.assemble.lint.fleet import Work, device_facts, layouts_of
 from paceline.assemble.lint.prices import divided_prices, prices_of
+from paceline.assemble.lint.told import count
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.assemble.sim_engine import rank_of
 from paceline.config import read_environment
@@ -25,10 +27,11 @@ from paceline.planner.cards import CARDS
 from paceline.planner.devices import DeviceCard
 from paceline.planner.lint import DeviceFacts, FleetFacts, LayoutFacts, Prices, Sample, TierFacts, Timed
 from paceline.planner.lint.batch import mean_rows
+from paceline.planner.speculation import check_curve
 
 NUM_LOOKS = 200
-_TIER = {"name", "capacity_bytes", "gbps", "latency_us", "shared", "restored_requests", "restore_ms_p95",
-         "recompute_ms_p95", "link_busy_share"}  # fmt: skip
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Around(msgspec.Struct, frozen=True):
@@ -39,39 +42,77 @@ class Around(msgspec.Struct, frozen=True):
     prices: Prices | None = None
 
 
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a simulation's fingerprint says, as `assemble.sim` writes it. What it does not say has its default."""
+
+    card: DeviceCard | None = None
+    degrees: Degrees = Degrees()
+    expert_imbalance: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    replicas: _Count = 1
+    router: str = ""
+    changes: tuple[str, ...] = ()
+    scaling: dict[str, Any] = {}
+    prefill_and_decode: dict[str, Any] = {}
+    acceptance: tuple[float, ...] = ()
+    experts: _Count | None = None
+    tiers: tuple[TierFacts, ...] = ()
+    tier_policy: str = ""
+    cold_start_s: _Seconds = 0.0
+    cold_start_phases_s: dict[str, _Seconds] = {}
+
+
 def around(info: RunInfo, requests: Sequence[Timed]) -> Around:
-    """Nothing of a run that was not simulated, but for speculation, which a server's options tell."""
-    told = info.fingerprint.get("simulation")
-    if not isinstance(told, Mapping):
+    """Nothing of a run that was not simulated, but for speculation, which a server's options tell; and nothing of one
+    that says it otherwise than this version does."""
+    if "simulation" not in info.fingerprint:
         return Around(fleet=FleetFacts(speculates=True) if _speculates(info) else None)
-    try:
-        card = msgspec.convert(told["card"], DeviceCard) if "card" in told else None
-        degrees = msgspec.convert(told.get("degrees", {}), Degrees)
-    except msgspec.ValidationError:  # of a version that described them otherwise
-        card, degrees = None, Degrees()
-    made = None if card is None else _Made.of(info, card, degrees, float(told.get("expert_imbalance", 1.0)))
-    num_replicas = int(told.get("replicas", 1))
+    told = _told(info)
+    if told is None:
+        return Around()
+    layouts, prices = _priced(info, told, requests)
     fleet = FleetFacts(
-        num_replicas=num_replicas,
-        router=str(told.get("router", "")),
-        even=not any(told.get(name) for name in ("changes", "scaling", "prefill_and_decode")),
-        layouts=() if made is None else made.layouts(num_replicas, requests),
-        acceptance=tuple(told.get("acceptance", ())),
-        speculates=bool(told.get("acceptance")),
-        num_experts=told.get("experts"),
-        tiers=tuple(_tier(row) for row in told.get("tiers", ())),
-        tier_policy=str(told.get("tier_policy", "")),
+        num_replicas=told.replicas,
+        router=told.router,
+        even=not (told.changes or told.scaling or told.prefill_and_decode),
+        layouts=layouts,
+        acceptance=told.acceptance,
+        speculates=bool(told.acceptance),
+        num_experts=told.experts,
+        tiers=told.tiers,
+        tier_policy=told.tier_policy,
     )
-    prices = None if made is None else made.prices()
-    return Around(fleet=fleet, device=None if card is None else device_facts(card), prices=prices)
+    return Around(fleet=fleet, device=None if told.card is None else device_facts(told.card), prices=prices)
+
+
+def _told(info: RunInfo) -> _Told | None:
+    """None where it is of a version that described it otherwise, or cannot be."""
+    try:
+        told = msgspec.convert(info.fingerprint.get("simulation"), _Told)
+        if told.acceptance:
+            check_curve(told.acceptance)
+    except (msgspec.ValidationError, PacelineError):
+        return None
+    return told if told.card is None or _has_rates(told.card) else None
+
+
+def _has_rates(card: DeviceCard) -> bool:
+    rates = (card.spec.memory_bytes, card.spec.gflops, card.spec.memory_gbps, card.link_gbps, card.net_gbps,
+             card.per_node, 1.0 if card.fp8_gflops is None else card.fp8_gflops, *card.link_latency_us)  # fmt: skip
+    return all(0 < rate < math.inf for rate in rates)
+
+
+def _priced(info: RunInfo, told: _Told, requests: Sequence[Timed]) -> tuple[tuple[LayoutFacts, ...], Prices | None]:
+    """Prices of the engine and of its layouts; none where it cannot be made again: of a model that is not known here,
+    or divided as no model is."""
+    try:
+        made = None if told.card is None else _Made.of(info, told.card, told.degrees, told.expert_imbalance)
+        return ((), None) if made is None else (made.layouts(told.replicas, requests), made.prices())
+    except PacelineError:
+        return (), None
 
 
 def _speculates(info: RunInfo) -> bool:
     return any(value and DECLARED.get(plain(name)) == "speculation" for name, value in info.config.items())
-
-
-def _tier(row: Mapping[str, Any]) -> TierFacts:
-    return TierFacts(**{name: value for name, value in row.items() if name in _TIER})
 
 
 class _Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,13 +129,13 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, info: RunInfo, card: DeviceCard, degrees: Degrees, expert_imbalance: float) -> _Made | None:
         """None where the model is not known here, or the run does not say how it computed."""
-        spec, dtype = _model(info.target.model), info.config.get("dtype")
+        spec, dtype = _model(info.target.model), str(info.config.get("dtype"))
         if spec is None or dtype not in DTYPE_BYTES:
             return None
-        chunk = info.config.get("prefill_chunk_tokens") or info.config.get("max_num_batched_tokens") or 2048
+        chunk = count(info.config.get("prefill_chunk_tokens")) or count(info.config.get("max_num_batched_tokens"))
         kv = kv_format(str(info.config.get("kv_cache_dtype", dtype)), spec)
         return cls(spec=spec, card=card, degrees=degrees, dtype=dtype, kv=kv, expert_imbalance=expert_imbalance,
-                   chunk=int(chunk))  # fmt: skip
+                   chunk=chunk or 2048)  # fmt: skip
 
     def prices(self) -> Prices:
         if self.degrees.num_ranks > 1:
@@ -127,9 +168,9 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
 
 def simulated_starts(info: RunInfo) -> Iterator[Mapping[str, Any]]:
     """The cold start that replicas were given."""
-    told = info.fingerprint.get("simulation")
-    if isinstance(told, Mapping) and told.get("cold_start_s"):
-        yield {"kind": "simulated", "ready_s": told["cold_start_s"], "phases": told.get("cold_start_phases_s", {})}
+    told = _told(info) if "simulation" in info.fingerprint else None
+    if told is not None and told.cold_start_s:
+        yield {"kind": "simulated", "ready_s": told.cold_start_s, "phases": told.cold_start_phases_s}
 
 
 def looks_of(window: Window, requests: Sequence[Timed]) -> tuple[Sample, ...]:
@@ -138,16 +179,16 @@ def looks_of(window: Window, requests: Sequence[Timed]) -> tuple[Sample, ...]:
     if len({r.replica for r in known}) != 1 or any(r.queue_s is None for r in known):
         return ()
     at = window.start_ns / 1e9 + window.seconds * (np.arange(NUM_LOOKS) + 0.5) / NUM_LOOKS
-    sent = _count([r.send_s or 0.0 for r in known], at)
-    begun = _count([(r.send_s or 0.0) + (r.queue_s or 0.0) for r in known], at)
-    ended = _count([r.end_s or 0.0 for r in known], at)
+    sent = _happened([r.send_s or 0.0 for r in known], at)
+    begun = _happened([(r.send_s or 0.0) + (r.queue_s or 0.0) for r in known], at)
+    ended = _happened([r.end_s or 0.0 for r in known], at)
     return tuple(
         Sample(at_s=float(t), num_running=float(running), num_waiting=float(waiting))
         for t, running, waiting in zip(at, begun - ended, sent - begun, strict=True)
     )
 
 
-def _count(events: Sequence[float], at: NDArray[np.float64]) -> NDArray[np.int64]:
+def _happened(events: Sequence[float], at: NDArray[np.float64]) -> NDArray[np.int64]:
     """How many of them have happened at each time."""
     return np.asarray(np.searchsorted(np.sort(np.asarray(events)), at, side="right"), dtype=np.int64)
 

@@ -9,6 +9,7 @@ from typing import Any
 from paceline.assemble.lint.configuration import is_quantised
 from paceline.assemble.lint.load import stream_facts
 from paceline.assemble.lint.simulated import around, looks_of, simulated_starts
+from paceline.assemble.lint.told import bare, count, mapping, mappings, number, whole, words
 from paceline.config import full_table
 from paceline.contracts.artefact import TOKEN_KINDS, RequestRecord, RunInfo, TokenSource
 from paceline.contracts.metrics import RunMetrics
@@ -89,11 +90,11 @@ def experiment_facts(result: ExperimentResult, *, start_budget_s: float | None =
 def start_facts(starts: Iterable[Mapping[str, Any]]) -> tuple[StartFacts, ...]:
     found = []
     for start in starts:
-        seconds = start.get("first_token_s") or start.get("ready_s")
-        if isinstance(seconds, int | float):
-            phases = start.get("phases") or start.get("server") or {}
-            kind = str(start.get("kind", "as found"))
-            found.append(StartFacts(kind=kind, seconds=float(seconds), phases=dict(phases)))
+        seconds = number(start.get("first_token_s")) or number(start.get("ready_s"))
+        if seconds is not None:
+            told = mapping(start.get("phases")) or mapping(start.get("server"))
+            phases = {name: took for name, value in told.items() if (took := number(value)) is not None}
+            found.append(StartFacts(kind=str(start.get("kind", "as found")), seconds=seconds, phases=phases))
     return tuple(found)
 
 
@@ -101,48 +102,37 @@ def start_facts(starts: Iterable[Mapping[str, Any]]) -> tuple[StartFacts, ...]:
 
 
 def _engine(info: RunInfo) -> EngineFacts:
-    config = {plain(name): _bare(value) for name, value in info.config.items()}
-    server = info.fingerprint.get("server", {})
-    blocks, size = server.get("num_blocks"), config.get("block_size")
+    config = {plain(name): bare(value) for name, value in info.config.items()}
+    server = mapping(info.fingerprint.get("server"))
+    blocks, size = count(server.get("num_blocks")), count(config.get("block_size"))
     one_group = server.get("num_kv_groups") == 1
+    caching = config.get("enable_prefix_caching")
     return EngineFacts(
-        max_num_seqs=_whole(config.get("max_num_seqs")),
-        max_model_len=_whole(config.get("max_model_len")) or info.target.max_model_len,
-        expected_context=_whole(config.get("expected_context")),
-        prefix_cache_reserve=_number(config.get("prefix_cache_reserve")),
-        prefix_caching=config.get("enable_prefix_caching"),
-        kv_tokens=blocks * size if one_group and isinstance(blocks, int) and isinstance(size, int) else None,
+        max_num_seqs=count(config.get("max_num_seqs")),
+        max_model_len=count(config.get("max_model_len")) or info.target.max_model_len,
+        expected_context=count(config.get("expected_context")),
+        prefix_cache_reserve=number(config.get("prefix_cache_reserve")),
+        prefix_caching=caching if isinstance(caching, bool) else None,
+        kv_tokens=None if not one_group or blocks is None or size is None else blocks * size,
         weights=_weights(server),
     )
 
 
 def _weights(server: Mapping[str, Any]) -> WeightFacts | None:
-    stored, held, kind = server.get("stored_weight_bytes"), server.get("weight_bytes"), str(server.get("weight_dtype"))
-    if not stored or not held or not is_quantised(kind):
+    kind = str(server.get("weight_dtype"))
+    stored, held = count(server.get("stored_weight_bytes")), count(server.get("weight_bytes"))
+    if stored is None or held is None or not is_quantised(kind):
         return None
-    return WeightFacts(stored=kind, stored_bytes=int(stored), held_bytes=int(held))
-
-
-def _bare(value: Any) -> Any:
-    """Some artefacts keep an option's reason beside its value."""
-    return value["value"] if isinstance(value, Mapping) and "value" in value else value
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return WeightFacts(stored=kind, stored_bytes=stored, held_bytes=held)
 
 
 def _samples(run: StoredRun, metrics: RunMetrics, requests: Sequence[Timed]) -> tuple[Sample, ...]:
     """The server's own looks; of one replica that tells how long each request queued, as many as say something."""
     found = []
     for row in run.server_metrics:
-        at_ns, values = row.get("t_ns", -1), row.get("common") or {}
-        if metrics.window.start_ns <= at_ns < metrics.window.end_ns and values:
-            numbers = {name: values.get(name) for name in ("num_running", "num_waiting", "kv_usage")}
+        at_ns, values = whole(row.get("t_ns")), mapping(row.get("common"))
+        if at_ns is not None and metrics.window.start_ns <= at_ns < metrics.window.end_ns and values:
+            numbers = {name: number(values.get(name)) for name in ("num_running", "num_waiting", "kv_usage")}
             found.append(Sample(at_s=at_ns / 1e9, **numbers))
     told = any(sample.num_running is not None for sample in found)
     return tuple(found) if told else looks_of(metrics.window, requests)
@@ -153,10 +143,10 @@ def _samples(run: StoredRun, metrics: RunMetrics, requests: Sequence[Timed]) -> 
 
 def _load(run: StoredRun, metrics: RunMetrics) -> LoadFacts:
     info, window = run.info, metrics.window
-    streams = info.spec.get("stream") or info.spec.get("streams") or ()
-    arrivals = [stream.get("arrival", {}) for stream in streams if isinstance(stream, Mapping)]
-    slots = [int(a.get("slots", 0)) for a in arrivals if a.get("kind") == "closed"]
-    cache = info.spec.get("cache") or {}
+    streams = list(mappings(info.spec.get("stream") or info.spec.get("streams")))
+    arrivals = [mapping(stream.get("arrival")) for stream in streams]
+    slots = [count(a.get("slots")) or 0 for a in arrivals if a.get("kind") == "closed"]
+    cache = mapping(info.spec.get("cache"))
     return LoadFacts(
         name=str(info.spec.get("name", info.name)),
         requests=tuple(
@@ -171,17 +161,18 @@ def _load(run: StoredRun, metrics: RunMetrics) -> LoadFacts:
         ),
         window_s=window.seconds,
         closed_loop=info.closed_loop,
-        slots=sum(slots) if slots else None,
+        slots=sum(slots) or None,
         at_s=() if info.closed_loop else _arrivals(run),
-        protocol=tuple(info.cache.get("protocol") or cache.get("protocol") or ()),
+        protocol=words(info.cache.get("protocol")) or words(cache.get("protocol")),
         seed=info.seed,
-        texts=tuple(_text(stream, info) for stream in streams if isinstance(stream, Mapping)),
+        texts=tuple(_text(stream, info) for stream in streams),
     )
 
 
 def _text(stream: Mapping[str, Any], info: RunInfo) -> StreamFacts:
     """A server that cannot be made to go on ends where it wants to."""
-    exact = stream.get("exact_output") if info.target.ignore_eos else False
+    told = stream.get("exact_output")
+    exact = (told if isinstance(told, bool) else None) if info.target.ignore_eos else False
     return stream_facts(str(stream.get("name", "")), str(stream.get("content", "natural")), exact)
 
 
@@ -278,7 +269,7 @@ def _named(run: StoredRun, other: StoredRun) -> str:
 
 def _changes(before: RunInfo, after: RunInfo) -> tuple[Change, ...]:
     found = []
-    x, y = ({name: _bare(value) for name, value in info.config.items()} for info in (before, after))
+    x, y = ({name: bare(value) for name, value in info.config.items()} for info in (before, after))
     for name in sorted({*x, *y}):
         if not name.startswith(_SERVER) and plain(name) not in _FOLLOWS and x.get(name) != y.get(name):
             found.append(Change(name=name, group=_group(name), before=x.get(name), after=y.get(name)))

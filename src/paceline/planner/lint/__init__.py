@@ -13,9 +13,11 @@ changes a configuration.
 
 from __future__ import annotations
 
+from paceline.planner.lint.client import again
 from paceline.planner.lint.facts import (
     Asked,
     Change,
+    ClientFacts,
     EngineFacts,
     Facts,
     LoadFacts,
@@ -37,6 +39,7 @@ __all__ = [
     "RULES",
     "Asked",
     "Change",
+    "ClientFacts",
     "DeviceFacts",
     "EngineFacts",
     "Facts",
@@ -55,6 +58,7 @@ __all__ = [
     "Timed",
     "TraceFacts",
     "WeightFacts",
+    "again",
     "lint",
     "rule_of",
 ]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from paceline.contracts.artefact import RunInfo
+from paceline.contracts.artefact import ClientHealth, RunInfo
 from paceline.contracts.metrics import RunMetrics
 from paceline.contracts.workload import SloClass
 from paceline.planner.lint.fleet import DeviceFacts, FleetFacts, StreamFacts
@@ -163,6 +163,15 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_requests: int
 
 
+class ClientFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The client that will send a load, as an earlier run of it shows."""
+
+    name: str  # of that run
+    health: ClientHealth
+    num_again: int = 0  # requests with several records
+    num_attempts: int = 0  # records of these
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known."""
 
@@ -179,3 +188,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     start_budget_s: float | None = None
     fleet: FleetFacts | None = None
     device: DeviceFacts | None = None
+    client: ClientFacts | None = None

@@ -60,6 +60,8 @@ def _predicted(fleet: FleetFacts, load: LoadFacts, prices: Prices, engine: Engin
     rows = engine.max_num_seqs
     assert rows is not None, "needs()"
     here = [r for r in load.requests if r.in_window] or list(load.requests)
+    if not here:
+        return  # a rate so low that nothing comes
     least = BY_PREFIX[fleet.router]
     context = max(1, round(sum(r.num_input + r.num_output / 2 for r in here) / len(here)))
     step = prices.decode(rows, context)
@@ -157,16 +159,26 @@ def _measured(fleet: FleetFacts, requests: Sequence[Timed]) -> Iterator[Finding]
     token_s = _token_s(rest) or _token_s(told)
     if token_s is None or not hot.num_cached:
         return  # nothing was reused
-    others = _mean([r.first_s - r.send_s for r in rest if r.first_s is not None and r.send_s is not None])
+    elsewhere = [r.first_s - r.send_s for r in rest if r.first_s is not None and r.send_s is not None]
+    # of replicas that answered nothing, only this is known: nobody would have queued there
+    others = _mean(elsewhere) if elsewhere else hot.ttft_s - hot.queue_s
     saved_s, lost_s = hot.num_cached * token_s, hot.ttft_s - others
     if lost_s <= saved_s:
         return
     ratio = hot.num_open / mean
-    sentence = (
-        f"Replica {hot.number} had {ratio:.2g} times the open requests of the mean of {fleet.num_replicas}, and its "
-        f"first tokens came {ms(lost_s)} later than those of the others; the {hot.num_cached:,.0f} prompt tokens that "
-        f"a request found in its cache are worth {ms(saved_s)}."
-    )
+    worth = f"the {hot.num_cached:,.0f} prompt tokens that a request found in its cache are worth {ms(saved_s)}."
+    if elsewhere:
+        sentence = (
+            f"Replica {hot.number} had {ratio:.2g} times the open requests of the mean of {fleet.num_replicas}, and "
+            f"its first tokens came {ms(lost_s)} later than those of the others; {worth}"
+        )
+        beside = fact("TTFT of the others, mean", 1e3 * others, "ms")
+    else:
+        sentence = (
+            f"Replica {hot.number} of {fleet.num_replicas} answered everything, and no other gave a first token: a "
+            f"request waited {ms(lost_s)} in its queue, and {worth}"
+        )
+        beside = fact("requests of the others that got a first token", 0)
     evidence = (
         fact("router", fleet.router or "not told", "", CONFIGURED),
         fact("busiest replica over the mean, open requests", ratio, "x"),
@@ -175,9 +187,9 @@ def _measured(fleet: FleetFacts, requests: Sequence[Timed]) -> Iterator[Finding]
         fact("requests of a replica, mean", len(told) / max(fleet.num_replicas, len(each))),
         fact("TTFT there, mean", 1e3 * hot.ttft_s, "ms"),
         fact("of that in the queue", 1e3 * hot.queue_s, "ms"),
-        fact("TTFT of the others, mean", 1e3 * others, "ms"),
+        beside,
         fact("cached prompt tokens there, of a request", hot.num_cached, "tokens"),
-        fact("prefill of a token, of the others", 1e3 * token_s, "ms", RECOMPUTED),
+        fact(f"prefill of a token, {'of the others' if rest else 'there'}", 1e3 * token_s, "ms", RECOMPUTED),
     )
     gain = f"up to {ms(lost_s - saved_s)} of TTFT for a request of that replica"
     fix = Fix(words=_FIX.words, fleet=_FIX.fleet, gain=gain)

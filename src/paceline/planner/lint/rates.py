@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from paceline.contracts.lint import Finding, Fix, Severity
-from paceline.planner.devices import DEVICES, DeviceCard
+from paceline.planner.devices import DEVICES
 from paceline.planner.lint.facts import Facts
 from paceline.planner.lint.fleet import DeviceFacts
 from paceline.planner.lint.rule import Rule
 from paceline.planner.lint.words import CONFIGURED, fact
 
 _TWICE = 1.9  # of a product: a zero counted, or a direction
+_MORE = 2.1  # beyond it, what only looks like a product by its memory is another one
 _TABLE = "the planner's table"
 _ALIKE = 0.05  # memory and bandwidth may differ by so much, and it is the same product
 
@@ -33,7 +35,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     if not device.own:
         return  # of the table: dense and one way
     like = _like(device)
-    wrong = [found for rate in _rates(device) if (found := _judged(rate, None if like is None else like.spec.name))]
+    wrong = [found for rate in _rates(device) if (found := _judged(rate, like))]
     if not wrong:
         return
     keys: dict[str, float | bool] = {one.rate.key: float(f"{one.instead:.6g}") for one in wrong}
@@ -63,13 +65,20 @@ class _Wrong(NamedTuple):
     of: str = ""  # product it was held against
 
 
-def _judged(rate: _Rate, like: str | None) -> _Wrong | None:
+class _Like(NamedTuple):
+    product: str  # of the table
+    by_name: bool
+
+
+def _judged(rate: _Rate, like: _Like | None) -> _Wrong | None:
     """`like`: the product of the table that the device is, if it is one."""
     if rate.flagged:
         return _Wrong(rate, rate.value / 2, f"{rate.name} counts {rate.cause}, as its file says")
-    if like is not None and rate.value >= _TWICE * rate.known.get(like, float("inf")):
-        times = rate.value / rate.known[like]
-        return _Wrong(rate, rate.known[like], f"{rate.name} is {times:.3g} times that of {like}: {rate.cause}", like)
+    if like is not None and like.product in rate.known:
+        name, own = like.product, rate.known[like.product]
+        if rate.value >= _TWICE * own and (like.by_name or rate.value <= _MORE * own):
+            why = f"{rate.name} is {rate.value / own:.3g} times that of {name}: {rate.cause}"
+            return _Wrong(rate, own, why, name)
     best = max(rate.known, key=lambda name: rate.known[name], default=None)
     if best is None or rate.value <= _TWICE * rate.known[best]:
         return None
@@ -85,19 +94,20 @@ def needs(facts: Facts) -> str:
     return "" if facts.device.kind == "cuda" else "a card: this machine's rates are measured"
 
 
-def _like(device: DeviceFacts) -> DeviceCard | None:
-    """The product of the table that it is: by its name, or by memory and bandwidth."""
-    name = device.name.lower().replace(" ", "-").replace("_", "-")
+def _like(device: DeviceFacts) -> _Like | None:
+    """The product of the table that it is: by its name, or by memory and bandwidth. A product's name is a word of the
+    device's: L40 is no L4, and GB200 no B200."""
+    name = re.sub(r"[\s_]+", "-", device.name.strip().lower())
     for product in sorted(DEVICES, key=len, reverse=True):
-        if product in name:
-            return DEVICES[product]
-    for card in DEVICES.values():
+        if re.search(rf"(?<![a-z0-9]){re.escape(product)}(?![a-z0-9])", name):
+            return _Like(product, by_name=True)
+    for product, card in DEVICES.items():
         near = (
             abs(device.memory_bytes / card.spec.memory_bytes - 1) <= _ALIKE,
             abs(device.memory_gbps / card.spec.memory_gbps - 1) <= _ALIKE,
         )
         if all(near) and device.link in ("", card.link):
-            return card
+            return _Like(product, by_name=False)
     return None
 
 

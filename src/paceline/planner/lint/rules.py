@@ -9,6 +9,7 @@ from paceline.errors import ConfigError
 from paceline.planner.lint import (
     batch,
     cache_state,
+    client,
     drafting,
     hotspot,
     kernels,
@@ -39,7 +40,8 @@ RULES: tuple[Rule, ...] = tuple(
             cache_state.RULE,
             *load.RULES,
             *samples.RULES,
-            *trust.RULES,
+            trust.RULE,
+            *client.RULES,
             rates.RULE,
             texts.RULE,
         ),

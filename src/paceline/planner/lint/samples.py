@@ -86,6 +86,8 @@ def check_steady(facts: Facts) -> Iterator[Finding]:
     assert rate is not None, "needs()"
     assert rows is not None, "needs()"
     here = [r for r in load.requests if r.in_window] or list(load.requests)
+    if not here:
+        return  # a rate so low that nothing comes
     cached = engine.prefix_caching is not False
     num_input = sum(r.num_input for r in here) / len(here)
     computed = sum(r.num_input - (r.num_cached if cached else 0) for r in here) / len(here)

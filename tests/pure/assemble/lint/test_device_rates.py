@@ -13,7 +13,9 @@ from paceline.assemble.plan import Asked, read_question
 from paceline.config import read_environment
 from paceline.contracts.lint import Severity
 from paceline.errors import ConfigError
-from paceline.planner.devices import DEVICES
+from paceline.planner.devices import DEVICES, GIB
+from paceline.planner.lint import DeviceFacts, Facts
+from paceline.planner.lint.rates import RULE, _like
 
 SETTINGS = {"model": "llama-3.1-8b", "max_model_len": 4096, "max_num_seqs": 32}
 LOAD: dict[str, Any] = {
@@ -53,6 +55,51 @@ def test_rates_of_a_data_sheet_are_found_and_what_it_offers_instead_is_not(
     assert words in finding.sentence
     described(tmp_path, **{**wrong, **finding.fix.device})
     assert case.predicted("PL207") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "tflops", "memory_gbps"),
+    [
+        ("my-a100-40", 40, 312, 1555),  # no A10
+        ("NVIDIA L40", 48, 181, 864),  # no L4
+        ("A40", 48, 150, 696),
+        ("gb200", 192, 2250, 8000),  # no B200
+        ("h100-nvl", 94, 835, 3900),
+        ("b200", 180, 2250, 7700),
+        ("rtx-pro-6000", 96, 500, 1792),
+        ("rented", 80, 756, 2000),  # an H100 of 80 GB whose memory is nearly as fast as an A100's
+    ],
+)
+@pytest.mark.parametrize("link", ["NVLink", "PCIe"])
+def test_products_as_they_are_sold_are_left_alone(
+    name: str, memory_gib: float, tflops: float, memory_gbps: float, link: str
+) -> None:
+    device = DeviceFacts(
+        name=name, kind="cuda", source="a data sheet", memory_bytes=int(memory_gib * GIB), gflops=1e3 * tflops,
+        memory_gbps=memory_gbps, link=link,
+    )  # fmt: skip
+    assert list(RULE.check(Facts(source="config", name="c", device=device))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "memory_gbps", "like"),
+    [
+        ("NVIDIA L40S", 48, 864, ("l40s", True)),
+        ("L40", 48, 864, None),
+        ("my-l4-box", 24, 300, ("l4", True)),
+        ("l40_s", 24, 300, ("l4", False)),
+        ("NVIDIA_A100  SXM", 40, 1555, ("a100-sxm", True)),
+        ("gb200", 192, 8000, None),
+        ("h200-nvl", 141, 4800, ("h200", True)),
+    ],
+)
+def test_a_product_is_known_by_whole_words_or_by_its_memory(
+    name: str, memory_gib: float, memory_gbps: float, like: tuple[str, bool] | None
+) -> None:
+    device = DeviceFacts(
+        name=name, kind="cuda", source="s", memory_bytes=int(memory_gib * GIB), gflops=1.0, memory_gbps=memory_gbps
+    )
+    assert _like(device) == like
 
 
 def test_a_simulation_on_sparse_rates_is_too_fast_and_with_the_fix_it_is_the_product(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import msgspec
 from tests.pure.assemble.lint.kit import Case, numbers
+from tests.pure.planner.lint.worlds import config
 
 from paceline.assemble.lint import serving_of
-from paceline.planner.lint import Facts, FleetFacts, Timed
+from paceline.contracts.lint import Finding
+from paceline.planner.lint import Facts, FleetFacts, LoadFacts, Timed
 from paceline.planner.lint.hotspot import RULE, _filled
 
 SETTINGS = {"model": "llama-3.1-8b", "max_model_len": 4096, "max_num_seqs": 32}
@@ -59,11 +61,16 @@ def test_short_prefixes_do_not_bind_a_router_that_asks_for_a_share(tmp_path: Pat
     assert replace(bound, workload={**bound.workload, "stream": [stream]}).predicted("PL105") is None
 
 
-def timed(replica: int, at_s: float, ttft_s: float, cached: int) -> Timed:
+def timed(replica: int, at_s: float, ttft_s: float, cached: int, queue_s: float = 0.0) -> Timed:
     return Timed(
         id=0, slo_class="c", in_window=True, ok=True, send_s=at_s, first_s=at_s + ttft_s, last_s=at_s + ttft_s + 1.0,
-        end_s=at_s + ttft_s + 1.0, num_prompt=1000, num_cached=cached, replica=replica, prefill_s=0.1, queue_s=0.0,
+        end_s=at_s + ttft_s + 1.0, num_prompt=1000, num_cached=cached, replica=replica, prefill_s=0.1, queue_s=queue_s,
     )  # fmt: skip
+
+
+def measured(requests: list[Timed]) -> list[Finding]:
+    facts = Facts(source="run", name="r", fleet=FleetFacts(num_replicas=2, router="longest-prefix"))
+    return list(RULE.check(msgspec.structs.replace(facts, run=_run(requests))))
 
 
 def test_a_hot_replica_is_a_mistake_only_if_it_waits_longer_than_its_hits_saved() -> None:
@@ -71,12 +78,30 @@ def test_a_hot_replica_is_a_mistake_only_if_it_waits_longer_than_its_hits_saved(
 
     def found(ttft_s: float, cached: int = 900) -> int:
         requests = [timed(0, i * 0.1, ttft_s, cached) for i in range(40)] + [timed(1, i, 0.1, 0) for i in range(4)]
-        facts = Facts(source="run", name="r", fleet=FleetFacts(num_replicas=2, router="longest-prefix"))
-        return len(list(RULE.check(msgspec.structs.replace(facts, run=_run(requests)))))
+        return len(measured(requests))
 
     assert found(0.3) == 1
     assert found(0.15) == 0
     assert found(0.3, cached=0) == 0  # hot, but not for its prefixes
+
+
+def test_where_one_replica_answered_everything_there_are_no_others_to_speak_of() -> None:
+    """900 of 1,000 tokens are cached, and 100 take 0.1 s: hits are worth 0.9 s."""
+    (finding,) = measured([timed(0, i * 0.1, 1.4, 900, queue_s=1.2) for i in range(40)])
+    assert "Replica 0 of 2 answered everything" in finding.sentence
+    assert "waited 1.2" in finding.sentence
+    assert "those of the others" not in finding.sentence
+    assert "prefill of a token, there" in numbers(finding)
+    assert numbers(finding)["requests of the others that got a first token"] == 0
+    assert measured([timed(0, i * 0.1, 1.0, 900, queue_s=0.8) for i in range(40)]) == []
+
+
+def test_a_load_that_sends_nothing_has_no_hot_spot() -> None:
+    facts = config(
+        LoadFacts(name="l", requests=(), window_s=5.0),
+        fleet=FleetFacts(num_replicas=2, router="longest-prefix"),
+    )
+    assert list(RULE.check(facts)) == []
 
 
 def _run(requests: list[Timed]):  # type: ignore[no-untyped-def]

@@ -1,5 +1,6 @@
 """The table of rules: whole, explained, in the reference page; and what cannot be decided is said."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,8 @@ from paceline.contracts.workload import SloClass
 from paceline.errors import ConfigError
 from paceline.planner.lint import RULES, lint, rule_of
 
-DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference" / "lint.md"
+TESTS = Path(__file__).resolve().parents[3]
+DOCS = TESTS.parent / "docs" / "reference" / "lint.md"
 CODES = [rule.code for rule in RULES]
 
 
@@ -32,6 +34,23 @@ def test_the_reference_page_has_a_row_for_each():
     text = DOCS.read_text(encoding="utf-8")
     for rule in RULES:
         assert f"| {rule.code} | {rule.title} |" in text, rule.code
+
+
+def test_each_rule_is_shown_by_tests_that_are_there():
+    """In the table of the reference page: code, from a configuration, from a run, what is better with the fix."""
+    section = DOCS.read_text(encoding="utf-8").partition("## How each rule is shown")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines()]
+    shown = {row[0].strip("| "): row[1:] for row in rows if row[0].strip("| ").startswith("PL")}
+    assert list(shown) == CODES
+    for code, (config_cell, run_cell, better) in shown.items():
+        named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", config_cell)
+        assert named, code
+        assert run_cell.startswith("the same") or "::" in run_cell, code
+        assert better, code
+        for file, test in [*named, *re.findall(r"`(test_\w+\.py)::(test_\w+)`", run_cell)]:
+            sources = [path.read_text(encoding="utf-8") for path in TESTS.rglob(file)]
+            (source,) = [each for each in sources if f"def {test}(" in each]
+            assert f'"{code}"' in source, f"{code}: {file} asks for no such rule"
 
 
 def test_a_rule_is_judged_or_skipped_with_a_reason():
