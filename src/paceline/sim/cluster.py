@@ -6,20 +6,21 @@ leaves, a replica that fails or comes up. It depends on load, seed and prices al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from paceline.contracts.request import FinishReason, Prompt, Request, RequestOutput, SamplingParams
+from paceline.contracts.request import FinishReason, Prompt, Request, RequestOutput
 from paceline.contracts.slo import Outcome, Slo
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
+from paceline.lab.workload import PRIME_SLOTS
 from paceline.router import Ask, Ledger, Policy, Reports
 from paceline.sim.client import GOES_ON, Client
 from paceline.sim.events import EventHeap, EventKind
 from paceline.sim.outcome import Ended, Joining, Open, Outage, Totals
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, NO_NEWS, News, Replica
+from paceline.sim.requests import Requests
 
-NO_TARGETS = Slo()
 _REASONS = {finish: finish.value for finish in FinishReason}
 
 
@@ -49,12 +50,11 @@ class Cluster:
         self._on_end = on_end
         self._cold_start_s = cold_start_s
         self._reports = reports  # the router knows loads by these, and not by its own ledger
-        self._slos = slos or {}  # by class of the plan: what a server's class table would say
+        self._requests = Requests(slos or {})
         self._events = EventHeap((r.at_s or 0.0, EventKind.ARRIVAL, r.id, 0, r) for r in client.scheduled)
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down
         self._open: dict[int, Open] = {}
-        self._sampling: dict[int, SamplingParams] = {}  # by output length
         self.num_requests: list[int] = []  # taken in, by replica
         self._num_coming = len(client.scheduled)  # arrivals still to come
         self._num_starting = 0  # replicas whose cold start is not over
@@ -77,15 +77,23 @@ class Cluster:
                 expected=f"0 to {len(self.replicas) - 1}",
             )
 
-    def prime(self, requests: Iterable[PlannedRequest]) -> None:
-        """Before the run: the replicas that the router picks have these prompts cached, as if asked long ago."""
-        for planned in requests:
+    def prime(self, requests: Sequence[PlannedRequest]) -> None:
+        """Before the run: the replicas that the router picks have these prompts cached, as if they had been asked long
+        ago, `PRIME_SLOTS` at once."""
+        ledger, policy = self._ledger, self._policy
+        for at, planned in enumerate(requests):
+            if at >= PRIME_SLOTS:
+                ledger.ended(requests[at - PRIME_SLOTS].id)
             prompt = self._prompts.prompt(planned)
             request = self._request(planned, prompt, 0.0, num_output=1)
-            ask = Ask(planned.id, prompt.num_tokens, self._cached(request))
-            replica = self.replicas[self._policy.choose(ask, self._ledger.loads).replica]
+            cached = self._cached(request)
+            index = policy.choose(Ask(planned.id, prompt.num_tokens, cached), ledger.loads).replica
+            replica = self.replicas[index]
             assert replica is not None, "nothing has failed before the run"
+            ledger.sent(index, planned.id, prompt.num_tokens, cached(index) if policy.looks_at_cache else 0)
             replica.kv.take_in(replica.kv.keys_for(request), prompt.num_tokens)
+        for planned in requests[-PRIME_SLOTS:]:
+            ledger.ended(planned.id)
 
     # the loop
 
@@ -172,23 +180,7 @@ class Cluster:
     def _request(
         self, planned: PlannedRequest, prompt: Prompt, now: float, *, num_output: int = 0, prior: tuple[int, ...] = ()
     ) -> Request:
-        num_output = num_output or planned.num_output_tokens or 1
-        sampling = self._sampling.get(num_output)
-        if sampling is None:
-            sampling = self._sampling[num_output] = SamplingParams(
-                max_tokens=num_output, temperature=0.0, seed=0, ignore_eos=True
-            )
-        return Request(
-            request_id=planned.id,
-            prompt=prompt,
-            sampling=sampling,
-            prior_output=prior,
-            arrival=now,
-            priority=planned.priority or 0,
-            tenant=planned.tenant or "default",
-            latency_class=planned.slo_class,
-            slo=self._slos.get(planned.slo_class, NO_TARGETS),
-        )
+        return self._requests.make(planned, prompt, now, num_output or planned.num_output_tokens or 1, prior)
 
     def _cached(self, request: Request) -> Callable[[int], int]:
         """Tokens of the prompt in each replica's cache, as an index that misses nothing would know them."""

@@ -123,6 +123,24 @@ def test_what_was_asked_before_the_run_is_found_by_everybody(router: str) -> Non
     assert len(cached["warm"]) == 40  # what was asked before is no request of the run
 
 
+@pytest.mark.parametrize(
+    ("router", "num_primed"),
+    [("round-robin", [2, 2, 2, 2]), ("least-loaded", [4, 4, 0, 0])],  # two are asked at once: the third finds one free
+)
+def test_what_is_asked_before_the_run_is_under_way_two_at_once(router: str, num_primed: list[int]) -> None:
+    prefix = {"groups": 8, "tokens": 64}
+    plan = plan_of(num_requests=80, drain_s=1e3, stream=[stream(poisson(2.0), 8, 4, prefix=prefix)])
+    before = primers(plan)
+    assert len(before) == 8
+    cluster = make_cluster(ROOMY, COST, plan, on_end=lambda _: None, num_replicas=4, router=router)
+    cluster.prime(before)
+    found = [replica.kv.stats().cached for replica in filter(None, cluster.replicas)]
+    each = sum(found) // 8
+    assert [blocks // each for blocks in found] == num_primed
+    assert cluster.num_open == 0
+    cluster.run()  # nothing of it is under way any more
+
+
 def test_following_the_longest_prefix_alone_draws_all_to_one_replica() -> None:
     """All prompts begin alike, so whoever had the first has the longest match of all."""
     prefix = {"groups": 1, "tokens": 32}

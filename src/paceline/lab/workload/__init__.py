@@ -15,13 +15,14 @@ from paceline.lab.workload.content import Content, EstimateCounter, TokenCounter
 from paceline.lab.workload.matrix import MATRIX, TargetSize, named
 from paceline.lab.workload.parse import load_spec, spec_to_dict
 from paceline.lab.workload.plan import Plan, make_plan, offered_rps, scale
-from paceline.lab.workload.primers import primers
+from paceline.lab.workload.primers import PRIME_SLOTS, primers
 from paceline.lab.workload.reuse import expected_hit, reusable_tokens
 from paceline.lab.workload.slo import parse_slo, with_slo
 from paceline.lab.workload.spec import Stream, WorkloadSpec
 
 __all__ = [
     "MATRIX",
+    "PRIME_SLOTS",
     "Content",
     "EstimateCounter",
     "Plan",
