@@ -15,7 +15,7 @@ from paceline import hub
 from paceline.assemble.files import find_files
 from paceline.assemble.isa import limit_isa
 from paceline.assemble.memory import DTYPE_BYTES, plan_engine_memory
-from paceline.assemble.step_cost import as_timed, calibration_key, start_cost, step_prior, timed_here
+from paceline.assemble.step_cost import as_timed, calibration_key, kernels_in_use, start_cost, step_prior, timed_here
 from paceline.assemble.weights import find_weight_method
 from paceline.config import EngineConfig, Environment, Knobs, check_features, read_environment, resolve_knobs
 from paceline.contracts.kv import KVLayout, kv_format, plan_kv_groups
@@ -81,7 +81,8 @@ def build_core(
     with phases("device"):
         device = probe(config, kind, dtype)
         if looks_back:
-            device = as_timed(device, timed_here(environment.home, config, spec, device, dtype))
+            kernels = kernels_in_use(config, kind, dtype)
+            device = as_timed(device, timed_here(environment.home, config, spec, device, dtype, kernels=kernels))
         kv_dtype = config.cache.kv_dtype(dtype)
         held = kv_format(kv_dtype, spec)
         knobs = resolve_knobs(config, spec, device, dtype_bytes=DTYPE_BYTES[dtype], kv=held)

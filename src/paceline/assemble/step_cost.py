@@ -45,10 +45,8 @@ def calibration_key(
     config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str, layout: KVLayout, worker: Worker
 ) -> CalibrationKey:
     """What times of this engine depend on."""
-    from paceline.runtime.device import DTYPES, usable_cores
-    from paceline.runtime.kernels import explain
+    from paceline.runtime.device import usable_cores
 
-    kernels = explain(device.kind, DTYPES[dtype], config.numerics)
     return CalibrationKey(
         device=f"{device.kind} {device.name}",
         num_cores=device.num_cores,
@@ -60,10 +58,18 @@ def calibration_key(
         activations=config.model.activation_dtype,
         kv_bytes_per_token=kv_bytes_per_token(layout.groups),
         numerics=config.numerics,
-        kernels=", ".join(f"{line.op} {line.kernel}" for line in kernels),
+        kernels=kernels_in_use(config, device.kind, dtype),
         paceline=paceline.__version__,
         torch=version("torch"),
     )
+
+
+def kernels_in_use(config: EngineConfig, kind: str, dtype: str) -> str:
+    """Each operation and its kernel on this machine, as far as instructions may go here. Loads torch."""
+    from paceline.runtime.device import DTYPES
+    from paceline.runtime.kernels import explain
+
+    return ", ".join(f"{line.op} {line.kernel}" for line in explain(kind, DTYPES[dtype], config.numerics))
 
 
 def start_cost(home: Path, key: CalibrationKey, prior: StepPrior) -> tuple[StepCost, str]:
@@ -93,9 +99,12 @@ def find_calibration(home: Path, key: CalibrationKey) -> Calibration | None:
     return None
 
 
-def timed_here(home: Path, config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str) -> Calibration | None:
+def timed_here(
+    home: Path, config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str, *, kernels: str | None = None
+) -> Calibration | None:
     """A calibration of this model in this form on this machine, by everything that is known before weights are loaded:
-    all of the key but kernels and the bytes of weights. Loads no torch; passes over files that cannot be used."""
+    all of the key but the bytes of weights, and `kernels` where those are known (None: torch would have to be loaded).
+    Passes over files that cannot be used."""
     held = kv_format(config.cache.kv_dtype(dtype), spec)
     groups = plan_kv_groups(spec, config.cache.block_size, held.element_bytes, held.scale_bytes)
     threads = config.device.num_threads or (device.num_cores if device.kind == "cpu" else None)
@@ -115,6 +124,7 @@ def timed_here(home: Path, config: EngineConfig, spec: ModelSpec, device: Device
             key.activations == config.model.activation_dtype,
             key.kv_bytes_per_token == kv_bytes_per_token(groups),
             key.numerics == config.numerics,
+            kernels is None or key.kernels == kernels,
             key.paceline == paceline.__version__,
             key.torch == version("torch"),
         )

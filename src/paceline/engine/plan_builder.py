@@ -128,7 +128,8 @@ class PlanBuilder:
             selection.decodes = self.slack.take_part(selection.decodes, now)
         self._prospects.look(selection.decodes)
         if self._life.queue.num_requests:
-            self._prospects.cut(started, [state for state in selection.decodes if state.timeline.chunks], begins)
+            rows = [state for state in selection.decodes if state.timeline.chunks]
+            self._prospects.cut(started, rows, now, begins=begins)
         ready = selection.decodes
         selection.decodes = self._holding.choose(ready, started, begins)
         return ready
@@ -149,6 +150,9 @@ class PlanBuilder:
                 continue  # the host must see the draw in flight first, or that draw is its last
             elif planned < state.capacity or make_room(selection, state, planned + 1, now):
                 decodes.append(state)
+        if selection.victim_class is not None:  # of rows behind them
+            selection.drop_victims()
+            started = [state for state in started if state.row != NO_ROW]
         return started
 
     def _cut_decodes(self, selection: Selection, left: int) -> None:

@@ -60,10 +60,10 @@ class Prospects:
         first first."""
         return [(self._left_s(state), self.by(state) - now) for state in self._in_time(begun, now)]
 
-    def cut(self, begun: Sequence[RequestState], rows: Sequence[RequestState], now: float) -> None:
-        """Of those that are next, let as many be late as have to, the longest: they go behind. Looked at when one of
-        them could become a row: what is found depends on when one looks, and a run of steps looks at nothing while all
-        rows are taken."""
+    def cut(self, begun: Sequence[RequestState], rows: Sequence[RequestState], now: float, *, begins: float) -> None:
+        """Of those that are next, let as many be late as have to, the longest: they go behind, from `now` on. `begins`:
+        when the step does that is planned. Looked at when one of them could become a row: what is found depends on
+        when one looks, and a run of steps looks at nothing while all rows are taken."""
         if len(self._life.running) >= self._life.num_rows:
             return
         queue = self._life.queue
@@ -71,10 +71,10 @@ class Prospects:
         if head is None or self._seen == (seen := (head.request_id, queue.num_pushed)):
             return
         self._seen = seen
-        prompts = self._in_time(begun, now)
+        prompts = self._in_time(begun, begins)
         if len(prompts) < 2:
             return
-        pace, end = self.pace(rows, now), now
+        pace, end = self.pace(rows, begins), begins
         chosen: list[tuple[float, float, int, RequestState]] = []  # of those that wait, the longest first
         for state in prompts:
             takes_s = pace * self._left_s(state)

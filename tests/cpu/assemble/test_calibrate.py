@@ -64,6 +64,19 @@ def test_calibrating_again_looks_at_the_device_and_not_at_the_file(tmp_path: Pat
     assert again.memory_gbps > 1e-6
 
 
+def test_an_engine_of_other_kernels_takes_no_rates_of_these(tmp_path: Path) -> None:
+    folder, environment = write_model(tmp_path / "model"), Environment(home=tmp_path / "home")
+    config = load_config(
+        flags={"model": str(folder), "max_num_seqs": 2, "max_num_batched_tokens": 24, "num_threads": 1}
+    )
+    found, path = calibrate(config, rounds=3, environment=environment)
+    other = msgspec.structs.replace(found.key, kernels="attention of another kind")
+    save_calibration(path, msgspec.structs.replace(found, key=other, gflops=1e-6))
+    built = build_core(config, environment=environment)
+    built.core.close()
+    assert built.device.gflops > 1e-6
+
+
 def test_a_median_needs_three_rounds(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too few rounds"):
         calibrate(load_config(flags={"model": "dummy:llama"}), rounds=2, environment=Environment(home=tmp_path))

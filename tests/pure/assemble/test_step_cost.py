@@ -73,6 +73,12 @@ def test_times_of_something_else_are_not_taken(tmp_path, name, other):
     assert timed_here(tmp_path, CONFIG, SPEC, CPU, "float32") is None
 
 
+def test_times_of_other_kernels_are_not_taken_where_kernels_are_known(tmp_path):
+    found = keep(tmp_path)
+    assert timed_here(tmp_path, CONFIG, SPEC, CPU, "float32", kernels=KEY.kernels) == found
+    assert timed_here(tmp_path, CONFIG, SPEC, CPU, "float32", kernels="attention of another kind") is None
+
+
 def test_options_that_change_steps_are_looked_for(tmp_path):
     found = keep(tmp_path, msgspec.structs.replace(KEY, num_threads=1))
     one = load_config(flags={"model": "any", "num_threads": 1})
