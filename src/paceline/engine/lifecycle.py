@@ -13,6 +13,7 @@ from paceline.contracts.request import FinishReason, RequestOutput, TokenLogprob
 from paceline.contracts.slo import Outcome, Timeline
 from paceline.engine.decisions import DecisionRing
 from paceline.engine.kv_manager import KVManager, SequenceKV
+from paceline.engine.lengths import Lengths
 from paceline.engine.queue import WaitingQueue
 from paceline.engine.request_state import NO_STEP, PHASE_OF_FINISH, Phase, RequestState
 
@@ -37,6 +38,7 @@ class Lifecycle:
         "computed_tokens",
         "decisions",
         "kv",
+        "lengths",
         "lowest_running_class",
         "num_finished",
         "num_preemptions",
@@ -67,6 +69,7 @@ class Lifecycle:
         self.queue = queue
         self.decisions = decisions
         self.num_rows = num_rows
+        self.lengths: Lengths | None = None  # of answers; kept where somebody asks
         self.token_times = token_times  # False: tokens that nobody is told of are one chunk of the timeline
         self.open: dict[int, RequestState] = {}  # by request id: waiting or running
         self.running: dict[int, RequestState] = {}
@@ -278,6 +281,8 @@ class Lifecycle:
         output.timeline = timeline
         output.usage = usage_of(state)
         self.num_finished += 1
+        if self.lengths is not None and (finish is FinishReason.STOP or finish is FinishReason.LENGTH):
+            self.lengths.note(state)
         if self.decisions.capacity:
             kind = Kind.REFUSE if reason is Reason.NEVER_FITS else Kind.FINISH
             self.record(state, kind, reason, now, {"output": float(state.output_tokens), "known": float(state.known)})

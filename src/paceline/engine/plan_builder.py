@@ -54,7 +54,10 @@ class PlanBuilder:
         self._decode_cut = False  # prefill_first: decode rows were left out of the last step
         self.room = Room(life, caps.layout)
         self._prospects = Prospects(settings, cost, life)
-        self.slack = Slack(settings, cost, life, self._prospects) if settings.by_slack else None
+        self.slack: Slack | None = None
+        if settings.by_slack:
+            self.slack = Slack(settings, cost, life, self._prospects)
+            life.lengths = self._prospects.lengths
         self.prefills = Prefills(settings, cost, life, self.room, self.slack)
         self._giving_way = GivingWay(cost, life)
         # without somebody new, a plan for rows with one token to go holds those and nothing else, now and after it

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from math import inf, nextafter
 
 from paceline.contracts.ports import CostModel, decoding_shape
+from paceline.engine.lengths import Lengths
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.request_state import NO_ROW, RequestState
 from paceline.engine.settings import SchedulerSettings
@@ -31,6 +32,7 @@ class Prospects:
         self._most = settings.max_num_batched_tokens
         self._cost = cost
         self._life = life
+        self.lengths = Lengths()
         self._token_s = 0.0  # what a token takes beside the rows of now
         self._fresh = 1.0  # of a prompt, what is not found in the cache: a mean over those that began lately
         self._seen: tuple[int, int] | None = None  # head and arrivals when the queue was cut last
@@ -53,7 +55,7 @@ class Prospects:
         e2e_s = state.request.slo.e2e_s
         if e2e_s is None or state.late_after == inf:
             return state.late_after
-        return min(state.late_after, state.arrival + e2e_s - (state.limit - state.known) * self._token_s)
+        return min(state.late_after, state.arrival + e2e_s - self.lengths.left(state) * self._token_s)
 
     def left(self, begun: Sequence[RequestState], now: float) -> list[tuple[float, float]]:
         """Seconds that those prompts still take that could be in time, and until when from now they are due; those due

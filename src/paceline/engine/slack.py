@@ -40,6 +40,7 @@ class Slack:
     def __init__(self, settings: SchedulerSettings, cost: CostModel, life: Lifecycle, prospects: Prospects) -> None:
         self._prospects = prospects
         self._life = life
+        self._lengths = prospects.lengths
         self._settings = settings
         self._cost = cost
         self.limit_s = inf  # of the step planned last: how long it may take
@@ -66,7 +67,7 @@ class Slack:
         """A target for the whole, as one for each token and one for the first: tokens get half of what there is to
         spare, in proportion to what they take alone. A limit that cannot be reached in time asks nothing."""
         alone_s = self.alone_ms(state) / 1e3
-        left = state.limit - state.known
+        left = self._lengths.left(state)
         times = e2e_s / (prefill_s + left * alone_s)
         if times > 1.0:
             tpot_s = alone_s * (1.0 + times) / 2
@@ -76,7 +77,7 @@ class Slack:
 
     def _spread_rest(self, state: RequestState, now: float) -> None:
         """If it begins now, its tokens have all of what is left of a target for the whole."""
-        e2e_s, left = state.request.slo.e2e_s, state.limit - state.known
+        e2e_s, left = state.request.slo.e2e_s, self._lengths.left(state)
         if e2e_s is None or state.resumes or not left:
             return
         prefill_s = PREFILL_PACE * state.prompt_s
@@ -85,6 +86,10 @@ class Slack:
         if 1e3 * tpot_s > self.alone_ms(state):
             asked = state.request.slo.tpot_s
             state.tpot_s = tpot_s if asked is None else min(AIM * asked, tpot_s)
+
+    def _likely(self, state: RequestState) -> int:
+        """Tokens that a row will still make, to count on."""
+        return max(1, min(self._lengths.left(state), max(state.output_tokens, LIKELY)))
 
     def alone_ms(self, state: RequestState) -> float:
         """What a step takes that only makes this request's next token."""
@@ -151,7 +156,7 @@ class Slack:
 
     def _room(self, state: RequestState, step_s: float, later_s: float, now: float) -> RowRoom:
         """What a row leaves to prompts, when its tokens will likely take `later_s` each."""
-        likely, slack_s = _likely(state), state.token_due() - now
+        likely, slack_s = self._likely(state), state.token_due() - now
         spare_s = slack_s + (likely - 1) * state.tpot_s - likely * later_s
         own_s = max(slack_s, CATCH_UP * state.tpot_s, step_s + SPEND * spare_s)
         return RowRoom(own_s, likely, spare_s, UNSURE * likely * later_s)
@@ -163,7 +168,7 @@ class Slack:
             tpot, slack = state.tpot_s, state.token_due() - now
             if slack >= limit:
                 continue
-            left = state.limit - state.known
+            left = self._lengths.left(state)
             if slack + (left - 1) * tpot < left * step_s:
                 continue  # it would miss its target even if these rows alone decoded from now on, to its limit
             limit = min(limit, self._room(state, step_s, later_s, now).step_s)
@@ -232,7 +237,7 @@ class Slack:
         if head.resumes or not ends <= by < ends + then_s:
             return False
         _, later_s = self._pace(running, now, usual=USUAL)
-        likely, win = _likely(head), 1.0
+        likely, win = self._likely(head), 1.0
         if head.tpot_s < inf:
             ahead = (head.tpot_s - later_s) / later_s
             win = min(1.0, max(0.0, 0.5 + ahead / (2.0 * UNSURE)))
@@ -245,10 +250,10 @@ class Slack:
         tpot = state.tpot_s
         if tpot == inf or not state.timeline.chunks:
             return tpot
-        slack, left = state.token_due() - now, state.limit - state.known
+        slack, left = state.token_due() - now, self._lengths.left(state)
         if slack + (left - 1) * tpot < left * now_s:
             return inf
-        return tpot + max(0.0, slack - tpot) / _likely(state)
+        return tpot + max(0.0, slack - tpot) / self._likely(state)
 
     def take_part(self, decodes: list[RequestState], now: float) -> list[RequestState]:
         """The rows that decode in this step: those that have missed their targets skip it where the others could not
@@ -282,11 +287,6 @@ class Slack:
             start_by += done / 1e3
         late = start_by < now and not state.resumes
         return late, state.arrival if late else state.rank
-
-
-def _likely(state: RequestState) -> int:
-    """Tokens that a row will likely still make."""
-    return max(1, min(state.limit - state.known, max(state.output_tokens, LIKELY)))
 
 
 def shape_of(decodes: Sequence[RequestState]) -> StepShape:
