@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paceline.assemble.core import scheduler_settings
+from paceline.assemble.core import classless_settings
 from paceline.assemble.round_prices import RoundPrices
 from paceline.config import resolve_knobs
 from paceline.contracts.kv import KVLayout, plan_kv_groups
@@ -144,7 +144,7 @@ def replica_of(question: Question, candidate: Candidate) -> ReplicaSpec:
     knobs = resolve_knobs(memory.config, memory.share.spec, device, dtype_bytes=kept.dtype_bytes, kv=kept.kv)
     degrees = layout.degrees
     settings = msgspec.structs.replace(
-        scheduler_settings(memory.config, knobs, memory.plan),
+        classless_settings(memory.config, knobs, memory.plan),
         max_num_seqs=rows,
         max_num_batched_tokens=rows + degrees.pp * degrees.ep * candidate.chunk,  # a chunk in each place
         prefill_chunk_tokens=candidate.chunk,

@@ -55,7 +55,7 @@ GOALS: dict[Profile, Goal] = {
         reuse=0.5,
         utilization={"cpu": 0.6, "cuda": 0.9},
         prefill_priority="decode_first",
-        scheduling_mode="fixed",
+        scheduling_mode="auto",
         saturate=False,
     ),
     "batch": Goal(
@@ -338,7 +338,9 @@ class _Resolver:
         """Whether targets and prices decide what a step takes. Raises ConfigError where that was set beside what it
         would decide."""
         s, value = self.config.scheduling, self.goal.scheduling_mode
-        reason = "set it to auto where requests have latency targets: not every load gains"
+        reason = "requests whose class of service has latency targets are led to them; others are served as with fixed"
+        if value == "fixed":
+            reason = "throughput comes first; set it to auto where requests have latency targets"
         given = [f"{n}={v}" for n, v in (("batching", s.batching), ("prefill_priority", prefill_priority))]
         if s.batching != "continuous" or prefill_priority != "decode_first":
             value, reason = "fixed", f"{' and '.join(given)} say who is served first"

@@ -198,6 +198,17 @@ def chain_key(parent: BlockKey, token_ids: np.ndarray | bytes, extras: Sequence[
     return digest.digest()
 
 
+def chain_keys(parent: BlockKey, blocks: Sequence[bytes]) -> list[BlockKey]:
+    """Keys of these blocks of plain tokens, one behind the other: `chain_key` for each, without a call for each."""
+    keys, fresh = [], _BLOCK_DIGEST.copy
+    for block in blocks:
+        digest = fresh()
+        digest.update(parent + block)
+        parent = digest.digest()
+        keys.append(parent)
+    return keys
+
+
 class BlockStored(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="stored"):
     """A block became readable by others."""
 

@@ -35,6 +35,7 @@ from paceline.contracts.kv import (
     KVEvents,
     KVGroupSpec,
     chain_key,
+    chain_keys,
     root_key,
 )
 from paceline.contracts.request import Request, TokenPrompt
@@ -105,19 +106,23 @@ class SequenceKeys:
 
     def _take(self, data: bytes) -> None:
         """Tokens of whole blocks."""
-        keys, tokens, size, extras = self.keys, self.tokens, self._block_size, self._request.prompt.key_extras
+        keys, size = self.keys, self._block_size
         parent, num_bytes = keys[-1] if keys else self.root, 4 * size
-        more: Sequence[bytes] = ()
-        if not keys and data:
-            self.first_digest = chain_key(b"", data[:num_bytes], extras(0, size) if self._has_extras else ())
-        for at in range(0, len(data), num_bytes):
-            block = data[at : at + num_bytes]
-            if self._has_extras:
-                begin = len(keys) * size
-                more = extras(begin, begin + size)
+        blocks = [data[at : at + num_bytes] for at in range(0, len(data), num_bytes)]
+        self.tokens += blocks
+        if not self._has_extras:
+            if not keys and blocks:
+                self.first_digest = chain_key(b"", blocks[0])
+            keys += chain_keys(parent, blocks)
+            return
+        extras = self._request.prompt.key_extras
+        for block in blocks:
+            begin = len(keys) * size
+            more = extras(begin, begin + size)
+            if not keys:
+                self.first_digest = chain_key(b"", block, more)
             parent = chain_key(parent, block, more)
             keys.append(parent)
-            tokens.append(block)
 
     def parent(self, index: int) -> BlockKey:
         return self.keys[index - 1] if index else self.root

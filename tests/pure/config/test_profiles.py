@@ -89,7 +89,7 @@ def test_every_knob_has_one_reason_and_reasons_hold_numbers():
         ("prefill_chunk_tokens", 20),
         ("min_prefill_tokens", 5),
         ("prefill_priority", "prefill_first"),
-        ("scheduling_mode", "auto"),
+        ("scheduling_mode", "fixed"),
         ("max_wait_ms", 7.5),
         ("watermark", 0.25),
         ("memory_utilization", 0.33),
@@ -165,7 +165,9 @@ def test_rates_of_a_busy_machine_do_not_shrink_a_batch_to_nothing(profile):
 def test_the_scheduling_mode_goes_with_what_it_decides():
     auto = knobs(profile="batch", scheduling_mode="auto")
     assert (auto.scheduling_mode, auto.prefill_priority) == ("auto", "decode_first")
-    assert knobs(profile="interactive").scheduling_mode == "fixed"
+    assert knobs(profile="interactive").scheduling_mode == "auto"
+    assert knobs(profile="interactive", batching="static").scheduling_mode == "fixed"
+    assert knobs(profile="batch").scheduling_mode == "fixed"
     for other in ({"batching": "static"}, {"prefill_priority": "prefill_first"}):
         with pytest.raises(ConfigError, match="decides by itself"):
             knobs(profile="interactive", scheduling_mode="auto", **other)

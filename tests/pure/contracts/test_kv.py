@@ -9,6 +9,7 @@ from paceline.contracts.kv import (
     KVLayout,
     KVStats,
     chain_key,
+    chain_keys,
     plan_kv_groups,
     root_key,
 )
@@ -105,6 +106,15 @@ def test_no_two_domains_share_a_root():
 def test_roots_are_equal_only_for_equal_domains(one, two):
     keys = [root_key(CacheDomain(model_revision="r", kv_dtype="f", adapter_digest=a, salt=s)) for a, s in (one, two)]
     assert (keys[0] == keys[1]) == (one == two)
+
+
+def test_keys_of_many_blocks_are_those_of_one_after_the_other() -> None:
+    blocks = [np.arange(at, at + 4, dtype="<i4").tobytes() for at in range(5)]
+    parent, found = b"root", []
+    for block in blocks:
+        found.append(parent := chain_key(parent, block))
+    assert chain_keys(b"root", blocks) == found
+    assert chain_keys(b"root", []) == []
 
 
 def test_a_key_is_128_bits_and_depends_on_parent_tokens_and_extras():

@@ -180,7 +180,7 @@ def test_the_walk_finds_what_trying_every_length_finds(windows, present, claimed
 
 
 def test_equal_keys_with_other_tokens_are_a_miss(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prefix_cache, "chain_key", lambda *_: b"the same one key")
+    monkeypatch.setattr(prefix_cache, "chain_keys", lambda _, blocks: [b"the same one key"] * len(blocks))
     cache = PrefixCache(groups(None), event_capacity=100)
     fill(cache, make_keys([1, 2, 3, 4]))
     assert cache.match(make_keys([1, 2, 3, 4]), 1) == Match(1, "", None)
@@ -190,7 +190,7 @@ def test_equal_keys_with_other_tokens_are_a_miss(monkeypatch: pytest.MonkeyPatch
 
 
 def test_equal_keys_with_other_tokens_are_a_miss_in_a_window_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prefix_cache, "chain_key", lambda *_: b"the same one key")
+    monkeypatch.setattr(prefix_cache, "chain_keys", lambda _, blocks: [b"the same one key"] * len(blocks))
     cache = PrefixCache(groups(6), event_capacity=100)
     fill(cache, make_keys([1, 2, 3, 4]))
     assert cache.match(make_keys([1, 2, 3, 5]), 1) == Match(0, "collision", None)
