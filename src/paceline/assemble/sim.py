@@ -102,6 +102,7 @@ def simulate(
     split: Split | None = None,
     tiering: Tiering | None = None,
     scaling: ScalingPolicy | None = None,
+    class_targets: bool = True,
     phases: Mapping[str, float] | None = None,
     question: str = "",
     command: str = "",
@@ -109,7 +110,8 @@ def simulate(
     """Run a workload through a fleet of such engines. The same arguments give the same run, byte for byte.
 
     `split`: prefill and decode apart. `tiering`: KV caches with lower tiers. `scaling`: replicas come and go with the
-    load. `phases`: of a cold start, seconds by name; only shown. Raises ConfigError for what does not go together.
+    load. `class_targets`: the server's table of classes holds the workload's targets; False where it is known that none
+    does. `phases`: of a cold start, seconds by name; only shown. Raises ConfigError for what does not go together.
     """
     if split is not None and scaling is not None:
         raise ConfigError("prefill and decode apart do not scale", seen="both", fix="leave one of them out")
@@ -126,7 +128,7 @@ def simulate(
         seed=seed,
         changes=changes,
         cold_start_s=cold_start_s,
-        slos={name: each.slo for name, each in workload.slo.items()},
+        slos={name: each.slo for name, each in workload.slo.items()} if class_targets else None,
         macro_steps=macro_steps,
         split=split,
         tiering=tiering,

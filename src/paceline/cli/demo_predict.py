@@ -85,7 +85,8 @@ def foretell(loaded: Loaded, result: ExperimentResult, calibration: Path) -> Ite
         for point in result.points_of(node.name):
             if point.status != "ok" or point.rate_rps is None:
                 continue
-            simulated = simulate(engine, scale(workload, rate=point.rate_rps), seed=point.seed)
+            load = scale(workload, rate=point.rate_rps)
+            simulated = simulate(engine, load, seed=point.seed, class_targets=False)
             figures = figures_of(simulated.info, compute(simulated.info, simulated.records))
             yield Foretold(node.name, point.rate_rps, _values(point.figures), _values(figures))
 
