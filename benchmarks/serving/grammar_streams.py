@@ -7,10 +7,10 @@
 In each round `--streams` plain streams run beside `--neighbours` others, plain (A) or following a JSON schema (B);
 rows, prompts and lengths are the same, so what differs is masks, and drawing with them. Rounds go A B B A A B ..., so a
 slow drift of the machine cancels; told is the median ratio of neighbouring rounds with the 95 % interval of its rank.
-The inter-token latency (ITL) is that of the
-plain streams, from the counts of tokens in their chunks while all of them run. Beside it stands the computing time of
-server and engine for one token of each stream: what masks cost in all, also where a core was free for them; it holds on
-a busy machine too.
+
+The inter-token latency (ITL) is that of the plain streams, from the counts of tokens in their chunks while all of them
+run. Beside it stands the computing time of server and engine for one token of each stream: what masks cost in all, also
+where a core was free for them; it holds on a busy machine too.
 
 Without an option neighbours follow one schema made to be hard: texts with a largest length cost most when they come
 near it. With `--schemas` it is an array without end of what each schema of the sample describes, for those that can be
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import statistics
 import tempfile
@@ -36,6 +35,7 @@ import httpx
 import psutil
 
 from paceline.lab.experiment import Launch, OwnedServer, paceline_argv
+from paceline.lab.stats import interval_ranks
 
 ITEM = {
     "type": "object",
@@ -146,11 +146,9 @@ async def one_round(
 
 
 def interval(ordered: list[float]) -> list[float] | None:
-    """Of the median, with 95 % or more by the rank of the binomial; None: too few for one."""
-    num, below, rank = len(ordered), 0.0, 0
-    while (below := below + math.comb(num, rank) / 2**num) <= 0.025:
-        rank += 1
-    return [ordered[rank - 1], ordered[-rank]] if rank else None
+    """Of the median, with 95 % or more; None: too few for one."""
+    low, high = interval_ranks(len(ordered), 0.5)
+    return None if low is None or high is None else [ordered[low - 1], ordered[high - 1]]
 
 
 def main() -> None:

@@ -44,20 +44,17 @@ class _Shares:
             self.expected = self._expected()
 
     def _expected(self) -> list[float]:
-        found, left = [], self.num
-        for reached in range(len(EDGES)):
-            found.append(self._quantile(reached, left) if left >= LEAST_ALIKE else 1.0)
-            left -= self.counts[reached]
+        """Of those that ended in a bin or beyond, the share that `SURE` came to. It grows with the bin: one pass."""
+        found = []
+        left = beyond = self.num  # ended in the bin that was reached or beyond it; beyond bin `at`
+        at = -1
+        for count in self.counts:
+            while left - beyond < SURE * left:
+                at += 1
+                beyond -= self.counts[at]
+            found.append(EDGES[at] if left >= LEAST_ALIKE else 1.0)
+            left -= count
         return found
-
-    def _quantile(self, reached: int, left: int) -> float:
-        """The share that `SURE` of the `left` answers came to that ended in this bin or beyond."""
-        num = 0
-        for at in range(reached, len(EDGES)):
-            num += self.counts[at]
-            if num >= SURE * left:
-                return EDGES[at]
-        return 1.0
 
 
 class Lengths:

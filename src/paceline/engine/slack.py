@@ -77,8 +77,8 @@ class Slack:
 
     def _spread_rest(self, state: RequestState, now: float) -> None:
         """If it begins now, its tokens have all of what is left of a target for the whole."""
-        e2e_s, left = state.request.slo.e2e_s, self._lengths.left(state)
-        if e2e_s is None or state.resumes or not left:
+        e2e_s = state.request.slo.e2e_s
+        if e2e_s is None or state.resumes or not (left := self._lengths.left(state)):
             return
         prefill_s = PREFILL_PACE * state.prompt_s
         rest_s = state.arrival + e2e_s - now - prefill_s
@@ -86,10 +86,6 @@ class Slack:
         if 1e3 * tpot_s > self.alone_ms(state):
             asked = state.request.slo.tpot_s
             state.tpot_s = tpot_s if asked is None else min(AIM * asked, tpot_s)
-
-    def _likely(self, state: RequestState) -> int:
-        """Tokens that a row will still make, to count on."""
-        return max(1, min(self._lengths.left(state), max(state.output_tokens, LIKELY)))
 
     def alone_ms(self, state: RequestState) -> float:
         """What a step takes that only makes this request's next token."""
@@ -123,7 +119,7 @@ class Slack:
         limit_s = self._rows_s(rows, step_s, later_s, now)
         if limit_s < most_s and self._may_be_late(begun, limit_s, step_s, now):
             _, later_s = self._pace(decodes, now, usual=USUAL)
-            rooms = [self._room(state, step_s, later_s, now) for state in rows]
+            rooms = [self._room(state, self._lengths.left(state), step_s, later_s, now) for state in rows]
             full_s = step_s + self._cost.prefill_ms(self._settings.max_num_batched_tokens) / 1e3
             prompts = self._prospects.left(begun, now)
             limit_s = best_step(rooms, prompts, step_s=step_s, least_s=limit_s, most_s=min(most_s, full_s))
@@ -154,9 +150,9 @@ class Slack:
         room_s = limit_s - step_s
         return room_s <= 0.0 or not num_in_time([(takes_s, by(first) - now)], step_s, room_s)[0]
 
-    def _room(self, state: RequestState, step_s: float, later_s: float, now: float) -> RowRoom:
-        """What a row leaves to prompts, when its tokens will likely take `later_s` each."""
-        likely, slack_s = self._likely(state), state.token_due() - now
+    def _room(self, state: RequestState, left: int, step_s: float, later_s: float, now: float) -> RowRoom:
+        """What a row leaves to prompts, when the `left` tokens it will likely still make take `later_s` each."""
+        likely, slack_s = _likely(state, left), state.token_due() - now
         spare_s = slack_s + (likely - 1) * state.tpot_s - likely * later_s
         own_s = max(slack_s, CATCH_UP * state.tpot_s, step_s + SPEND * spare_s)
         return RowRoom(own_s, likely, spare_s, UNSURE * likely * later_s)
@@ -171,7 +167,7 @@ class Slack:
             left = self._lengths.left(state)
             if slack + (left - 1) * tpot < left * step_s:
                 continue  # it would miss its target even if these rows alone decoded from now on, to its limit
-            limit = min(limit, self._room(state, step_s, later_s, now).step_s)
+            limit = min(limit, self._room(state, left, step_s, later_s, now).step_s)
         return limit
 
     def _pace(self, decodes: Sequence[RequestState], now: float, *, usual: float = 0.0) -> tuple[float, float]:
@@ -237,11 +233,12 @@ class Slack:
         if head.resumes or not ends <= by < ends + then_s:
             return False
         _, later_s = self._pace(running, now, usual=USUAL)
-        likely, win = self._likely(head), 1.0
+        likely, win = _likely(head, self._lengths.left(head)), 1.0
         if head.tpot_s < inf:
             ahead = (head.tpot_s - later_s) / later_s
             win = min(1.0, max(0.0, 0.5 + ahead / (2.0 * UNSURE)))
-        rooms = [self._room(state, now_s, later_s, now) for state in self._with_targets(running, now)]
+        rows, left = self._with_targets(running, now), self._lengths.left
+        rooms = [self._room(state, left(state), now_s, later_s, now) for state in rows]
         return wins_more(win, rooms, then_s - now_s, likely)
 
     def _affordable_s(self, state: RequestState, now_s: float, now: float) -> float:
@@ -253,7 +250,7 @@ class Slack:
         slack, left = state.token_due() - now, self._lengths.left(state)
         if slack + (left - 1) * tpot < left * now_s:
             return inf
-        return tpot + max(0.0, slack - tpot) / self._likely(state)
+        return tpot + max(0.0, slack - tpot) / _likely(state, left)
 
     def take_part(self, decodes: list[RequestState], now: float) -> list[RequestState]:
         """The rows that decode in this step: those that have missed their targets skip it where the others could not
@@ -287,6 +284,11 @@ class Slack:
             start_by += done / 1e3
         late = start_by < now and not state.resumes
         return late, state.arrival if late else state.rank
+
+
+def _likely(state: RequestState, left: int) -> int:
+    """Tokens to count on, of `left` that it will likely still make."""
+    return max(1, min(left, max(state.output_tokens, LIKELY)))
 
 
 def shape_of(decodes: Sequence[RequestState]) -> StepShape:
