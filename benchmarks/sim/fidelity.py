@@ -223,7 +223,7 @@ def judged(cell: MeasuredCell, sitting: Sitting, engine: SimulatedEngine, speeds
     for factor in factors:
         slower = replace(engine, cost=engine.cost.times(factor), request_ms=engine.request_ms * factor)
         spec = load_spec(stored[at].info.spec)
-        made = simulate(slower, spec, seed=sitting.seed, class_targets=False)
+        made = simulate(slower, spec, seed=sitting.seed)
         found.append(errors((stored[at].info, stored[at].records), (made.info, made.records)))
     return Cell(*found, again=errors(real, again), drift=drifts[at], factors=factors)
 

@@ -28,6 +28,7 @@ from paceline.lab.workload import MATRIX, Plan, WorkloadSpec, make_plan, named, 
 from paceline.lab.workload.arrivals import Closed
 from paceline.sim.cluster import Ended
 from paceline.sim.fleet import ReplicaSpec, make_cluster, size_of
+from paceline.sim.requests import by_class
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def mixed(device: Device) -> WorkloadSpec:
 def run(spec: ReplicaSpec, cost: CostModel, plan: Plan, slos: dict[str, Slo]) -> tuple[int, list[Ended], float]:
     """Good requests, all that ended, virtual seconds."""
     ended: list[Ended] = []
-    totals = make_cluster(spec, cost, plan, on_end=ended.append, slos=slos).run()
+    totals = make_cluster(spec, cost, plan, on_end=ended.append, terms=by_class(slos)).run()
     good = sum(
         e.timeline is not None and e.outcome.value == "ok" and e.timeline.is_good(slos.get(e.planned.slo_class, Slo()))
         for e in ended

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from paceline import hub
 from paceline.assemble.files import find_files
 from paceline.assemble.isa import limit_isa
@@ -191,15 +189,6 @@ def scheduler_settings(config: EngineConfig, knobs: Knobs, memory: MemoryPlan) -
         max_waiting_tokens=scheduling.max_waiting_tokens,
         wait_for_prefix=scheduling.wait_for_prefix,
     )
-
-
-def classless_settings(config: EngineConfig, knobs: Knobs, memory: MemoryPlan) -> SchedulerSettings:
-    """Where no table of classes gives requests targets: `auto` that nobody asked for is then what `fixed` is, and a
-    workload's own targets, which judge it, are none that the server would know."""
-    settings = scheduler_settings(config, knobs, memory)
-    if config.scheduling.scheduling_mode is None:
-        settings = msgspec.structs.replace(settings, scheduling_mode="fixed")
-    return settings
 
 
 def _executor(worker: Worker, layout: KVLayout, settings: SchedulerSettings) -> TorchExecutor:

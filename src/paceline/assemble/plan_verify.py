@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paceline.assemble.core import classless_settings
+from paceline.assemble.core import scheduler_settings
 from paceline.assemble.round_prices import RoundPrices
 from paceline.config import resolve_knobs
 from paceline.contracts.kv import KVLayout, plan_kv_groups
@@ -41,6 +41,7 @@ from paceline.planner.traffic import Floats
 from paceline.planner.verify import Load, Simulated, meets
 from paceline.sim.fleet import ReplicaSpec, make_cluster
 from paceline.sim.outcome import Ended
+from paceline.sim.requests import by_class
 
 NUM_REQUESTS = 300
 MOST_ROWS = 1024  # on average
@@ -144,11 +145,11 @@ def replica_of(question: Question, candidate: Candidate) -> ReplicaSpec:
     knobs = resolve_knobs(memory.config, memory.share.spec, device, dtype_bytes=kept.dtype_bytes, kv=kept.kv)
     degrees = layout.degrees
     settings = msgspec.structs.replace(
-        classless_settings(memory.config, knobs, memory.plan),
+        scheduler_settings(memory.config, knobs, memory.plan),
         max_num_seqs=rows,
         max_num_batched_tokens=rows + degrees.pp * degrees.ep * candidate.chunk,  # a chunk in each place
         prefill_chunk_tokens=candidate.chunk,
-        policy="fcfs",  # of one tenant and one class all policies are alike, and this one is cheap
+        policy="priority",  # of one tenant and one class all policies are alike, and this one is cheap
     )
     groups = plan_kv_groups(memory.share.spec, kept.block_size, kept.kv.element_bytes, kept.kv.scale_bytes)
     return ReplicaSpec(
@@ -167,7 +168,7 @@ def prices_of(question: Question, candidate: Candidate) -> CostModel:
 
 def simulate(replica: ReplicaSpec, prices: CostModel, requests: Requests, slo: Slo) -> list[Ended]:
     ended: list[Ended] = []
-    make_cluster(replica, prices, requests, on_end=ended.append, slos={"default": slo}).run()
+    make_cluster(replica, prices, requests, on_end=ended.append, terms=by_class({"default": slo})).run()
     return ended
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 import paceline
 from paceline.assemble.sim_engine import SimulatedEngine, simulated_engine
+from paceline.assemble.sim_terms import server_terms
 from paceline.assemble.sim_tiers import tier_rows, tier_words, tiering_of
 from paceline.contracts.artefact import RequestRecord, RunInfo, TargetInfo
 from paceline.cost.prior import Degrees
@@ -24,6 +25,7 @@ from paceline.sim.cluster import Joining, Outage, Totals
 from paceline.sim.elastic import Elastic, rows_of
 from paceline.sim.fleet import for_fleet, make_cluster, size_of, takes_in
 from paceline.sim.record import info_of, record_of
+from paceline.sim.requests import TermsOf
 from paceline.sim.split import Split, SplitCluster
 from paceline.sim.tiered import TieredCluster, Tiering
 
@@ -102,7 +104,7 @@ def simulate(
     split: Split | None = None,
     tiering: Tiering | None = None,
     scaling: ScalingPolicy | None = None,
-    class_targets: bool = True,
+    terms: TermsOf | None = None,
     phases: Mapping[str, float] | None = None,
     question: str = "",
     command: str = "",
@@ -110,8 +112,8 @@ def simulate(
     """Run a workload through a fleet of such engines. The same arguments give the same run, byte for byte.
 
     `split`: prefill and decode apart. `tiering`: KV caches with lower tiers. `scaling`: replicas come and go with the
-    load. `class_targets`: the server's table of classes holds the workload's targets; False where it is known that none
-    does. `phases`: of a cold start, seconds by name; only shown. Raises ConfigError for what does not go together.
+    load. `terms`: under which the server takes requests in; None: those it has by itself (`server_terms`). `phases`: of
+    a cold start, seconds by name; only shown. Raises ConfigError for what does not go together.
     """
     if split is not None and scaling is not None:
         raise ConfigError("prefill and decode apart do not scale", seen="both", fix="leave one of them out")
@@ -128,7 +130,7 @@ def simulate(
         seed=seed,
         changes=changes,
         cold_start_s=cold_start_s,
-        slos={name: each.slo for name, each in workload.slo.items()} if class_targets else None,
+        terms=server_terms() if terms is None else terms,
         macro_steps=macro_steps,
         split=split,
         tiering=tiering,
@@ -330,6 +332,7 @@ __all__ = [
     "load_workload",
     "rows_of",
     "scale_up_budget",
+    "server_terms",
     "simulate",
     "simulated_engine",
     "tier_words",

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from paceline import hub
-from paceline.assemble.core import classless_settings
+from paceline.assemble.core import scheduler_settings
 from paceline.assemble.device_card import find_card
 from paceline.assemble.files import find_files
 from paceline.assemble.inspect import find_device
@@ -157,7 +157,7 @@ def simulated_engine(
             steps = layout_steps(spec, found, degrees, dtype, held.sequence_bytes, whole_bytes, expert_imbalance)
             cost = RoundPrices(steps)
             source += f", {Layout(degrees=degrees)}" if divided else ""
-    settings = classless_settings(config, knobs, memory)
+    settings = scheduler_settings(config, knobs, memory)
     if degrees.ep > 1:  # every expert group has rows and a cache of its own
         rows = settings.max_num_seqs * degrees.ep
         tokens = max(settings.max_num_batched_tokens, rows)

@@ -86,7 +86,7 @@ def foretell(loaded: Loaded, result: ExperimentResult, calibration: Path) -> Ite
             if point.status != "ok" or point.rate_rps is None:
                 continue
             load = scale(workload, rate=point.rate_rps)
-            simulated = simulate(engine, load, seed=point.seed, class_targets=False)
+            simulated = simulate(engine, load, seed=point.seed)
             figures = figures_of(simulated.info, compute(simulated.info, simulated.records))
             yield Foretold(node.name, point.rate_rps, _values(point.figures), _values(figures))
 

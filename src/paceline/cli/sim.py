@@ -149,7 +149,12 @@ def sim(
         int, typer.Option(min=1, help="Requests per replica a named workload aims at.", rich_help_panel=LOAD)
     ] = 100,
     slo: Annotated[
-        str, typer.Option(help="Targets: ttft=1s,tpot=60ms. Default: the workload's own.", rich_help_panel=LOAD)
+        str,
+        typer.Option(
+            help="Targets that judge the run: ttft=1s,tpot=60ms. Default: the workload's own. What the server "
+            "works towards is --set slo=..., as with serve.",
+            rich_help_panel=LOAD,
+        ),
     ] = "",
     seed: Annotated[int, typer.Option(help="Of the plan and of what is drawn.", rich_help_panel=LOAD)] = 0,
     out: Annotated[
@@ -160,9 +165,17 @@ def sim(
 ) -> None:
     """Simulate a fleet with the engine's own scheduler in virtual time; print goodput, TTFT, TPOT as `bench` does."""
     with clean_errors():
-        from paceline.assemble.sim import degrees_of, load_workload, simulate, simulated_engine, tiering_of, with_drafts
+        from paceline.assemble.sim import (
+            degrees_of,
+            load_workload,
+            server_terms,
+            simulate,
+            simulated_engine,
+            tiering_of,
+            with_drafts,
+        )
         from paceline.assemble.sim import scale_up_budget as find_budget
-        from paceline.config import load_config
+        from paceline.config import load_config, load_server_config, server_table
         from paceline.errors import ConfigError
         from paceline.lab.experiment.bench import refuse_used
         from paceline.lab.workload import parse_slo, with_slo
@@ -177,7 +190,10 @@ def sim(
         if scale_up_budget and scaling is None:
             raise ConfigError("nothing scales up", seen="--scale-up-budget", fix="give --autoscale LEAST-MOST as well")
         changes: list[Outage | Joining] = [*map(_outage, fail or ()), *_joining(join or ())]
-        flags = dict(map(_setting, set_ or ())) | ({} if model is None else {"model": model})
+        flags = dict(map(_setting, set_ or ()))
+        of_server = {name: flags.pop(name) for name in list(flags) if name.replace("-", "_") in server_table()}
+        terms = server_terms(load_server_config(config, of_server))
+        flags |= {} if model is None else {"model": model}
         engine = simulated_engine(
             load_config(config, flags),
             card=device,
@@ -206,6 +222,7 @@ def sim(
                 seed=seed,
                 changes=changes,
                 cold_start_s=cold_s,
+                terms=terms,
                 split=split,
                 tiering=tiering,
                 scaling=scaling,

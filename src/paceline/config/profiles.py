@@ -198,7 +198,6 @@ class _Resolver:
                 source="profile",
                 reason=f"cut to max_num_batched_tokens = {budget}, which was set",
             )
-        minimum = self.min_prefill(chunk, budget, rows)
         priority = self.knob(
             "prefill_priority",
             s.prefill_priority,
@@ -208,6 +207,7 @@ class _Resolver:
             else "full rows sooner: throughput counts, pace does not",
         )
         mode = self.mode(priority)
+        minimum = self.min_prefill(chunk, budget, rows, by_targets=mode == "auto")
         step_ms = self.roof.decode_ms(rows, max(1, context // 2))
         wait = round(min(100.0, goal.wait_steps * step_ms), 1)
         wait = self.knob(
@@ -318,11 +318,14 @@ class _Resolver:
             )
         return int(self.knob("prefill_chunk_tokens", self.config.scheduling.prefill_chunk_tokens, value, reason))
 
-    def min_prefill(self, chunk: int, budget: int, rows: int) -> int:
-        """Prompt tokens that a step has room for even when all `rows` decode; `budget`: positions of a step."""
+    def min_prefill(self, chunk: int, budget: int, rows: int, *, by_targets: bool) -> int:
+        """Prompt tokens that a step has room for even when all `rows` decode; `budget`: positions of a step.
+        `by_targets`: targets say how many, and more would make rows late that keep theirs."""
         share, room = self.goal.min_prefill_share, budget - rows + 1  # beside every other row's token
         value = max(1, int(chunk * share))
         reason = f"{share:.0%} of a chunk of {chunk}: prompts move even when every row decodes"
+        if by_targets:
+            value, reason = 1, "with scheduling_mode=auto the targets of the rows and of the prompts say how many"
         if value > room:
             value, reason = room, f"what a step of {budget} tokens holds beside {rows - 1} decoding rows"
         explicit = self.config.scheduling.min_prefill_tokens
@@ -338,9 +341,10 @@ class _Resolver:
         """Whether targets and prices decide what a step takes. Raises ConfigError where that was set beside what it
         would decide."""
         s, value = self.config.scheduling, self.goal.scheduling_mode
-        reason = "requests whose class of service has latency targets are led to them; others are served as with fixed"
+        reason = "requests are led to the latency targets of their class of service; without any this is fixed"
         if value == "fixed":
-            reason = "throughput comes first; set it to auto where requests have latency targets"
+            first = "every prompt in its turn, however long," if self.config.profile == "long-context" else "throughput"
+            reason = f"{first} comes first; set it to auto where latency targets do"
         given = [f"{n}={v}" for n, v in (("batching", s.batching), ("prefill_priority", prefill_priority))]
         if s.batching != "continuous" or prefill_priority != "decode_first":
             value, reason = "fixed", f"{' and '.join(given)} say who is served first"

@@ -43,6 +43,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Annotated[
         str | None, option("File of tenants, their keys and limits; none = one open tenant.", "baseline")
     ] = None
+    slo: Annotated[
+        str | None,
+        option(
+            "Latency targets of requests that name no class, such as ttft=1s,tpot=60ms: what scheduling_mode=auto "
+            "works towards; none = those of the class default, 2 s and 200 ms, or what the tenants file says.",
+            "baseline",
+        ),
+    ] = None
     usage_log: Annotated[str | None, option("File to which each request's usage is appended as JSON.", "baseline")] = (
         None
     )

@@ -6,11 +6,15 @@ never 0. In a closed loop or on the server's side there is no schedule, and `pla
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
+
+from paceline.errors import ConfigError
 
 
 class Outcome(StrEnum):
@@ -33,6 +37,45 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
+
+
+TARGETS = ("ttft", "tpot", "e2e")
+"""What the terms of an `Slo` are called where people write them: see `parse_times`."""
+
+
+def parse_times(text: str, terms: Sequence[str] = TARGETS, *, also: str = "") -> dict[str, float]:
+    """Seconds by term, from "ttft=1s,tpot=60ms". Raises ConfigError for another term than `terms`, one given twice, a
+    time without a unit (s or ms) or of 0, and for nothing at all. `also`: what else may stand there, for the error."""
+    found: dict[str, float] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        term, _, value = (p.strip() for p in part.partition("="))
+        time = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s)", value)
+        if term not in terms or time is None or not float(time[1]) > 0:
+            close = difflib.get_close_matches(term[:80], terms, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else ""
+            raise ConfigError(
+                "a target was not understood",
+                seen=part[:80],
+                expected=f"TERM=TIME above 0 with a unit, TERM one of {', '.join(terms)}{also}",
+                fix=hint if term not in terms else f"{term}=500ms",
+            )
+        if term in found:
+            raise ConfigError("a target is given twice", seen=part[:80], fix="leave one out")
+        found[term] = float(time[1]) / (1000 if time[2] == "ms" else 1)
+    if not found:
+        raise ConfigError("no target was given", seen=text[:80], expected="for example ttft=1s,tpot=60ms")
+    return found
+
+
+def parse_targets(text: str) -> Slo:
+    """Targets from "ttft=1s,tpot=60ms,e2e=10s", any of them. Raises as `parse_times`."""
+    return Slo(**{f"{term}_s": time for term, time in parse_times(text).items()})
+
+
+def format_targets(slo: Slo) -> str:
+    """As `parse_targets` reads it; empty where nothing is asked."""
+    times = [(term, getattr(slo, f"{term}_s")) for term in TARGETS]
+    return ",".join(f"{term}={1e3 * time:.6g}ms" for term, time in times if time is not None)
 
 
 class Timeline(msgspec.Struct, kw_only=True):

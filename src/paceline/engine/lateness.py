@@ -40,17 +40,18 @@ class Lateness:
             return
         self.num_refused += 1
         wait_s = max(0.0, predicted.value - self._cost.prefill_ms(state.known)) / 1e3
-        numbers = {"predicted_ms": predicted.value, "least_ms": predicted.lo, "target_ms": 1e3 * ttft_s}
-        self._decisions.record(
-            Decision(
-                time=now,
-                step=self._life.step,
-                request_id=state.request_id,
-                kind=Kind.REFUSE,
-                reason=Reason.TOO_LATE,
-                numbers=numbers,
+        if self._decisions.capacity:
+            numbers = {"predicted_ms": predicted.value, "least_ms": predicted.lo, "target_ms": 1e3 * ttft_s}
+            self._decisions.record(
+                Decision(
+                    time=now,
+                    step=self._life.step,
+                    request_id=state.request_id,
+                    kind=Kind.REFUSE,
+                    reason=Reason.TOO_LATE,
+                    numbers=numbers,
+                )
             )
-        )
         raise TooLateError(
             "the first token would come after its target, and the class of this request refuses such requests",
             retry_after_s=wait_s,

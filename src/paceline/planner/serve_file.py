@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.config import EngineConfig
+from paceline.contracts.slo import format_targets
 from paceline.errors import UnsupportedError
 from paceline.planner.question import Question
 from paceline.planner.search import Candidate
@@ -61,6 +62,8 @@ def config_text(question: Question, candidate: Candidate, config: EngineConfig) 
         holder = getattr(config, section)
         lines += ["", f"[{section}]"]
         lines += [f"{name} = {_toml(getattr(holder, name))}" for name in names]
+    if targets := format_targets(question.slo.slo):
+        lines += ["", "[server]", f"slo = {_toml(targets)}"]
     return "\n".join(lines) + "\n"
 
 

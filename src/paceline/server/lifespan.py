@@ -73,7 +73,7 @@ class ServerProcess:
         wrong address, certificate, tenants file or usage log; later what the engine's start raised, or EngineDeadError.
         """
         settings = self._settings
-        self._tenants = TenantBook.load(settings.tenants, settings.api_key, secret=settings.server_secret)
+        self._tenants = TenantBook.of(settings)
         self._usage = UsageLedger(settings.usage_log)
         try:
             with bound_socket(settings.host, settings.port) as listener:

@@ -6,10 +6,10 @@ leaves, a replica that fails or comes up. It depends on load, seed and prices al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from paceline.contracts.request import FinishReason, Prompt, Request, RequestOutput
-from paceline.contracts.slo import Outcome, Slo
+from paceline.contracts.slo import Outcome
 from paceline.contracts.workload import PlannedRequest
 from paceline.errors import ConfigError, QueueFullError, RequestError
 from paceline.lab.workload import PRIME_SLOTS
@@ -19,7 +19,7 @@ from paceline.sim.events import EventHeap, EventKind
 from paceline.sim.outcome import Ended, Joining, Open, Outage, Totals
 from paceline.sim.prompts import Prompts
 from paceline.sim.replica import NEVER, NO_NEWS, News, Replica
-from paceline.sim.requests import Requests
+from paceline.sim.requests import Requests, TermsOf, by_class
 
 _REASONS = {finish: finish.value for finish in FinishReason}
 
@@ -38,7 +38,7 @@ class Cluster:
         *,
         changes: Sequence[Outage | Joining] = (),
         cold_start_s: float = 0.0,
-        slos: Mapping[str, Slo] | None = None,
+        terms: TermsOf | None = None,
         reports: Reports | None = None,
     ) -> None:
         if num_replicas < 1:
@@ -50,7 +50,7 @@ class Cluster:
         self._on_end = on_end
         self._cold_start_s = cold_start_s
         self._reports = reports  # the router knows loads by these, and not by its own ledger
-        self._requests = Requests(slos or {})
+        self._requests = Requests(by_class({}) if terms is None else terms)
         self._events = EventHeap((r.at_s or 0.0, EventKind.ARRIVAL, r.id, 0, r) for r in client.scheduled)
         self._ledger = Ledger()
         self.replicas: list[Replica | None] = []  # None: down

@@ -9,14 +9,13 @@ refused elsewhere or left out for good: text, networks, the client's and the ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from paceline.contracts.kv import KVLayout
 from paceline.contracts.ports import CostModel
-from paceline.contracts.slo import Slo
 from paceline.cost import decode_shape, prefill_shape
 from paceline.engine.decisions import DecisionRing
 from paceline.engine.kv_manager import KVManager
@@ -33,6 +32,7 @@ from paceline.sim.drafts import CurveDrafter
 from paceline.sim.executor import SimulatedExecutor, simulated_caps
 from paceline.sim.prompts import NUM_IDS, Answers, Prompts
 from paceline.sim.replica import Replica
+from paceline.sim.requests import TermsOf
 from paceline.sim.split import Split, SplitCluster
 from paceline.sim.tiered import MOST_EVENTS, TieredCluster, TieredReplica, Tiering
 
@@ -124,7 +124,7 @@ def make_cluster(
     seed: int = 0,
     changes: Sequence[Outage | Joining] = (),
     cold_start_s: float = 0.0,
-    slos: Mapping[str, Slo] | None = None,
+    terms: TermsOf | None = None,
     macro_steps: bool = True,
     split: Split | None = None,
     tiering: Tiering | None = None,
@@ -132,8 +132,9 @@ def make_cluster(
     token_times: bool = True,
     lag_s: float = 0.0,
 ) -> Cluster:
-    """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `slos`: targets
-    by the plan's classes, which replicas schedule by if their settings say so. `split`: prefill and decode on replicas
+    """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `terms`: under
+    which requests are taken in, targets among them that replicas schedule by if their settings say so; None: without
+    any. `split`: prefill and decode on replicas
     of their own. `tiering`: KV caches with lower tiers. `reports`: the router knows loads by these alone. `token_times`
     False: timelines tell when the first and the last tokens came, which is enough for TTFT, TPOT and E2E, and not when
     those between did: that is faster and takes less memory. `lag_s`: what an answer takes outside the engine, before
@@ -174,7 +175,7 @@ def make_cluster(
         on_end,
         changes=changes,
         cold_start_s=cold_start_s,
-        slos=slos,
+        terms=terms,
         reports=reports,
         **more,
     )

@@ -144,7 +144,10 @@ def test_the_scale_up_budget_lies_between_what_is_met_and_what_is_not() -> None:
 
 def test_a_long_prompt_is_divided_over_context_parallel_devices() -> None:
     """TTFT of one long prompt falls, nearly by the number of devices, and the cache holds all that is useful."""
-    long = {"model": "llama-3.1-8b", "prefill_chunk_tokens": 65_536, "max_num_batched_tokens": 65_600}
+    long = {
+        "model": "llama-3.1-8b", "prefill_chunk_tokens": 65_536, "max_num_batched_tokens": 65_600,
+        "scheduling_mode": "fixed",  # steps as long as they come
+    }  # fmt: skip
     one, four = (simulated_engine(load_config(None, long), card="h100-sxm", degrees=Degrees(cp=cp)) for cp in (1, 4))
     assert "KV holds" in one.memory.notes[0]  # and more would be of use
     assert 2.5 * one.memory.num_blocks < four.memory.num_blocks

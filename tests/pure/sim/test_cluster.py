@@ -16,6 +16,7 @@ from paceline.router import POLICIES
 from paceline.sim.client import REFUSAL_S
 from paceline.sim.cluster import Ended, Joining, Outage
 from paceline.sim.fleet import make_cluster
+from paceline.sim.requests import by_class
 
 LENGTHS = {"kind": "lognormal", "p50": 20, "p99": 80, "max": 100}
 ROOMY = replica_spec(num_blocks=2048)
@@ -70,8 +71,8 @@ def test_runs_and_single_steps_agree_under_targets_that_not_all_can_keep(rows: i
     plan = plan_of(num_requests=60, drain_s=60.0, stream=[chat, whole], slo={"chat": {}, "whole": {}})
     slos = {"chat": Slo(ttft_s=0.4, tpot_s=0.02), "whole": Slo(e2e_s=1.2)}
     spec = replica_spec(num_blocks=512, max_num_seqs=rows, policy="priority", scheduling_mode="auto")
-    slow, by_step = run_fleet(plan, spec, macro_steps=False, slos=slos)
-    fast, by_run = run_fleet(plan, spec, macro_steps=True, slos=slos)
+    slow, by_step = run_fleet(plan, spec, macro_steps=False, terms=by_class(slos))
+    fast, by_run = run_fleet(plan, spec, macro_steps=True, terms=by_class(slos))
     assert_same_ends(fast, slow)
     assert by_run.totals.num_events < by_step.totals.num_events
 

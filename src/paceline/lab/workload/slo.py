@@ -7,35 +7,25 @@ from typing import Any
 
 import msgspec
 
+from paceline.contracts.slo import TARGETS, parse_times
 from paceline.contracts.workload import SloClass
 from paceline.errors import ConfigError
 from paceline.lab.workload.spec import SloSpec, WorkloadSpec
-from paceline.lab.workload.unknown import nearest, refuse_unknown
+from paceline.lab.workload.unknown import refuse_unknown
 
-_TERMS = ("ttft", "tpot", "e2e", "ttfa", "icl_max")
+_TERMS = (*TARGETS, "ttfa", "icl_max")
+_SHARE = re.compile(r"(?<![^,])\s*share\s*=\s*([01]?\.?\d+)\s*(?![^,])")
 STREAMED_TERMS = ("ttft_s", "tpot_s", "ttfa_s", "icl_max_s")
 
 
 def parse_slo(text: str, name: str = "default") -> SloClass:
     """A class from "ttft=1s,tpot=60ms,e2e=10s,share=0.9". Times need a unit: s or ms. ConfigError otherwise."""
-    values: dict[str, Any] = {"name": name}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        term, _, value = (p.strip() for p in part.partition("="))
-        if term == "share" and re.fullmatch(r"[01]?\.?\d+", value):
-            values["share"] = float(value)
-            continue
-        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s)", value)
-        if term not in _TERMS or found is None:
-            raise ConfigError(
-                "a target was not understood",
-                seen=part,
-                expected=f"TERM=TIME with a unit, TERM one of {', '.join(_TERMS)}, or share=0.95",
-                fix=nearest(term, _TERMS) if term not in _TERMS else f"{term}=500ms",
-            )
-        values[f"{term}_s"] = float(found[1]) / (1000 if found[2] == "ms" else 1)
-    if not any(name.endswith("_s") for name in values):
-        raise ConfigError("no target was given", seen=text, expected="for example ttft=1s,tpot=60ms")
-    slo = SloClass(**values)
+    shares = _SHARE.findall(text)
+    times = parse_times(_SHARE.sub("", text), _TERMS, also=", or share=0.95")
+    values: dict[str, Any] = {f"{term}_s": seconds for term, seconds in times.items()}
+    if shares:
+        values["share"] = float(shares[-1])
+    slo = SloClass(name=name, **values)
     if not 0 < slo.share <= 1:
         raise ConfigError("share must lie between 0 and 1", seen=slo.share)
     return slo

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.config import ServerConfig
 from paceline.contracts.request import MIN_INT32, Usage, is_whole, shown
-from paceline.contracts.slo import Slo
-from paceline.errors import AuthError, ForbiddenError, RateLimitError, RequestError
+from paceline.contracts.slo import Slo, parse_targets
+from paceline.errors import AuthError, ConfigError, ForbiddenError, RateLimitError, RequestError
 from paceline.server.tenancy.buckets import Charge, TokenBucket
 from paceline.server.tenancy.classes import BUILT_IN_CLASSES, DEFAULT_CLASS, ServiceClass, Terms, loosen, nearest
 from paceline.server.tenancy.keys import cache_salt, find_by_key, hash_key, presented_key
@@ -127,17 +128,37 @@ class TenantBook:
         self._anyone = None if self._keys else tenants[0]
 
     @classmethod
+    def of(cls, settings: ServerConfig) -> TenantBook:
+        """As a server with these options has it. Raises ConfigError."""
+        slo = None if settings.slo is None else parse_targets(settings.slo)
+        return cls.load(settings.tenants, settings.api_key, secret=settings.server_secret, slo=slo)
+
+    @classmethod
     def load(
-        cls, path: Path | str | None = None, keys: Sequence[str] = (), *, secret: str | bytes | None = None
+        cls,
+        path: Path | str | None = None,
+        keys: Sequence[str] = (),
+        *,
+        secret: str | bytes | None = None,
+        slo: Slo | None = None,
     ) -> TenantBook:
         """From a tenants file and plain API keys. The keys belong to the tenant "default", which the file may limit;
-        with neither tenants nor keys there is that one tenant, open to everybody. Raises ConfigError."""
+        with neither tenants nor keys there is that one tenant, open to everybody. `slo`: targets of the class
+        "default". Raises ConfigError."""
         if isinstance(secret, str):
             secret = secret.encode()
         classes, entries = dict(BUILT_IN_CLASSES), dict[str, TenantEntry]()
         if path is not None:
             found = read_tenants_file(Path(path))
             classes, entries = found.classes, found.tenants
+        if slo is not None:
+            if classes[DEFAULT_CLASS] is not BUILT_IN_CLASSES[DEFAULT_CLASS]:
+                raise ConfigError(
+                    "the targets of the class default are given twice",
+                    seen=f"slo, and [classes.{DEFAULT_CLASS}] in {path}",
+                    fix="leave one of them out",
+                )
+            classes[DEFAULT_CLASS] = msgspec.structs.replace(classes[DEFAULT_CLASS], slo=slo)
         tenants = [_tenant(name, entry, classes) for name, entry in entries.items()]
         hashes = [(text.lower(), name) for name, entry in entries.items() for text in entry.key_sha256]
         if keys or not tenants:
@@ -147,6 +168,12 @@ class TenantBook:
         return cls(tenants, keys=hashes, classes=classes, secret=secret, from_file=bool(entries))
 
     # --- who
+
+    def named(self, name: str | None) -> Tenant:
+        """The tenant of that name; else whose the plain keys are, else the file's first."""
+        accounts = self._accounts
+        found = accounts.get(name or DEFAULT_TENANT) or accounts.get(DEFAULT_TENANT) or next(iter(accounts.values()))
+        return found.tenant
 
     @property
     def open(self) -> bool:

@@ -1,12 +1,15 @@
 """Who gets in, under which terms, and how much: the tenant book."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.config import ServerConfig
 from paceline.contracts.request import Usage
 from paceline.contracts.slo import Slo
-from paceline.errors import AuthError, ForbiddenError, RateLimitError, RequestError
+from paceline.errors import AuthError, ConfigError, ForbiddenError, RateLimitError, RequestError
 from paceline.server.errors import error_headers, status_of
 from paceline.server.tenancy.classes import BUILT_IN_CLASSES, ServiceClass
 from paceline.server.tenancy.keys import hash_key
@@ -291,3 +294,31 @@ def test_whatever_happens_limits_hold_waits_are_true_and_everything_comes_back_o
         lease.settle(None, now)
     assert book.usage_now()["t"].open == book.usage_now()["t"].waiting == 0
     assert book.headers(tenant, now + 60)["x-ratelimit-remaining-tokens"] == str(tokens)
+
+
+def test_targets_given_to_the_server_are_those_of_the_class_default(tmp_path: Path) -> None:
+    book = TenantBook.of(ServerConfig(slo="ttft=1s, tpot=60ms"))
+    tenant = book.authenticate(None)
+    assert book.resolve(tenant).scheduled_for == Slo(ttft_s=1.0, tpot_s=0.06)
+    assert book.resolve(tenant, "interactive").slo == BUILT_IN_CLASSES["interactive"].slo
+    path = tmp_path / "tenants.toml"
+    path.write_text("[classes.default]\nttft_ms = 500\n")
+    with pytest.raises(ConfigError, match="given twice"):
+        TenantBook.of(ServerConfig(slo="ttft=1s", tenants=str(path)))
+    path.write_text("[classes.other]\nttft_ms = 500\n")
+    assert TenantBook.of(ServerConfig(slo="e2e=9s", tenants=str(path))).classes["default"].slo == Slo(e2e_s=9.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ttft", "ttft=1", "ttft=0s", "speed=1s", "ttft=1s,ttft=2s", "share=0.9", "ttft=-1s"]
+)
+def test_targets_that_say_nothing_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="target"):
+        TenantBook.of(ServerConfig(slo=text))
+
+
+def test_a_tenant_by_name_else_whose_the_plain_keys_are() -> None:
+    tenants = [Tenant(name="alice", classes=("default",)), Tenant(name="bob", classes=("batch",))]
+    book = TenantBook(tenants)
+    assert [book.named(name).name for name in ("bob", "nobody", None)] == ["bob", "alice", "alice"]
+    assert TenantBook.load(None, ["key"]).named("alice").name == "default"
