@@ -18,9 +18,17 @@ from paceline.assemble.core import scheduler_settings
 from paceline.assemble.device_card import find_card
 from paceline.assemble.files import find_files
 from paceline.assemble.inspect import find_device
+from paceline.assemble.isa import limit_isa
 from paceline.assemble.memory import DTYPE_BYTES, memory_request
 from paceline.assemble.round_prices import RoundPrices
-from paceline.assemble.step_cost import as_timed, kv_bytes_per_token, load_calibration, step_prior, timed_here
+from paceline.assemble.step_cost import (
+    as_timed,
+    kernels_in_use,
+    kv_bytes_per_token,
+    load_calibration,
+    step_prior,
+    timed_here,
+)
 from paceline.config import EngineConfig, Knobs, read_environment, resolve_knobs
 from paceline.contracts.kv import KVLayout, ceil_div, kv_format, plan_kv_groups
 from paceline.contracts.ports import CostModel
@@ -98,11 +106,11 @@ def simulated_engine(
     spec, files = _model(config)
     found = None if card is None else find_card(card)
     device, dtype = _device(config, found)
-    timed = None
+    timed, other_kernels = None, False
     if calibration is not None:
         timed = load_calibration(calibration)
     elif found is None:
-        timed = timed_here(read_environment().home, config, spec, device, dtype)
+        timed, other_kernels = _timed(config, spec, device, dtype)
     if found is None:
         device = as_timed(device, timed)
     if spec.state is not None:
@@ -153,6 +161,7 @@ def simulated_engine(
             source += f", whatever {device.name} would take"
     else:
         source = f"counts over {device.gflops:.4g} GFLOP/s and {device.memory_gbps:.4g} GB/s ({device.source})"
+        source += "; steps were timed here with other kernels" if other_kernels else ""
         if found is not None:
             steps = layout_steps(spec, found, degrees, dtype, held.sequence_bytes, whole_bytes, expert_imbalance)
             cost = RoundPrices(steps)
@@ -179,6 +188,14 @@ def simulated_engine(
         card=found,
         expert_imbalance=expert_imbalance if degrees.ep > 1 else 1.0,
     )
+
+
+def _timed(config: EngineConfig, spec: ModelSpec, device: DeviceSpec, dtype: str) -> tuple[Calibration | None, bool]:
+    """What an engine on this machine would take, and whether there is only what other kernels took (`PACELINE_CPU_ISA`
+    was set, then or now)."""
+    home = read_environment().home
+    timed = timed_here(home, config, spec, device, dtype, kernels=kernels_in_use(config, device.kind, dtype))
+    return timed, timed is None and timed_here(home, config, spec, device, dtype) is not None
 
 
 def _prices(timed: Calibration | None, prior: StepPrior) -> StepCost:
@@ -277,6 +294,7 @@ def _check_calibration(
 
 def _device(config: EngineConfig, card: DeviceCard | None) -> tuple[DeviceSpec, str]:
     if card is None:
+        limit_isa(read_environment())
         return find_device(config)
     dtype = config.model.dtype
     return card.spec, "bfloat16" if dtype == "auto" else dtype

@@ -65,7 +65,7 @@ def calibration_key(
 
 
 def kernels_in_use(config: EngineConfig, kind: str, dtype: str) -> str:
-    """Each operation and its kernel on this machine, as far as instructions may go here. Loads torch."""
+    """Each operation and its kernel on this machine, as far as `limit_isa` lets instructions go. Loads torch."""
     from paceline.runtime.device import DTYPES
     from paceline.runtime.kernels import explain
 

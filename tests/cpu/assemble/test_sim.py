@@ -13,7 +13,7 @@ import paceline
 from paceline import hub
 from paceline.assemble import sim_engine
 from paceline.assemble.sim import simulated_engine
-from paceline.assemble.step_cost import calibration_path, kv_bytes_per_token, save_calibration
+from paceline.assemble.step_cost import calibration_path, kernels_in_use, kv_bytes_per_token, save_calibration
 from paceline.config import load_config
 from paceline.contracts.ports import StepShape
 from paceline.contracts.specs import DeviceSpec
@@ -60,7 +60,7 @@ def test_this_machines_own_times_are_found_and_those_of_another_model_refused(
         activations="float",
         kv_bytes_per_token=kv_bytes_per_token(counted.replica.layout.groups),
         numerics="fast",
-        kernels="k",
+        kernels=kernels_in_use(config, "cpu", "float32"),
         paceline=paceline.__version__,
         torch=version("torch"),
     )
@@ -79,6 +79,12 @@ def test_this_machines_own_times_are_found_and_those_of_another_model_refused(
     timed = simulated_engine(config)
     assert timed.cost_source == "1 sizes of step timed for tiny on cpu two cores"
     assert timed.cost.step_ms(decode_shape(3, 100)) == pytest.approx(10.0)
+    others = msgspec.structs.replace(made, key=msgspec.structs.replace(key, kernels="attention of another kind"))
+    save_calibration(path, others)
+    again = simulated_engine(config)
+    assert again.cost_source == f"{counted.cost_source}; steps were timed here with other kernels"
+    assert again.device == counted.device
+    save_calibration(path, made)
     busy = msgspec.structs.replace(HERE, gflops=HERE.gflops / 8)  # probed in a bad moment
     monkeypatch.setattr(sim_engine, "find_device", lambda _: (busy, "float32"))
     assert simulated_engine(config).replica.settings == timed.replica.settings
