@@ -13,7 +13,7 @@ from paceline import hub
 from paceline.assemble.device_card import find_card
 from paceline.assemble.plan_model import describe_sizes
 from paceline.assemble.plan_verify import verifier
-from paceline.assemble.step_cost import load_calibration, timed_here
+from paceline.assemble.step_cost import kernels_in_use, load_calibration, timed_here
 from paceline.config import (
     CacheConfig,
     EngineConfig,
@@ -203,6 +203,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
             fix="name a fetched model, a folder or a .gguf file, or plan for a device of the table",
         )
     from paceline.assemble.inspect import find_device
+    from paceline.assemble.isa import limit_isa
     from paceline.assemble.memory import DTYPE_BYTES
     from paceline.assemble.weights import find_weight_method
     from paceline.runtime.device import DTYPES, device_memory, process_rss
@@ -216,6 +217,7 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
     )
     spec, _, serve_name, files = find_spec(asked.model, environment, weights=True)
     assert files is not None
+    limit_isa(environment)
     device, dtype = find_device(config)
     kv_dtype = config.cache.kv_dtype(dtype)
     kv = _kv(kv_dtype, spec)
@@ -226,7 +228,8 @@ def _here(asked: Asked, fleet: Fleet, traffic: Traffic, slo: SloClass, environme
     stored = kept_bytes(files, method) if blocks and method else float_bytes(spec, DTYPE_BYTES[dtype])
     reading, taken = device_memory(device.kind), process_rss()
     if asked.calibration is None:
-        timed = timed_here(environment.home, config, spec, device, dtype)
+        kernels = kernels_in_use(config, device.kind, dtype)
+        timed = timed_here(environment.home, config, spec, device, dtype, kernels=kernels)
     else:
         timed = load_calibration(asked.calibration)
     attention = choose("int8_attention" if kv_dtype == "int8" else "attention", device.kind, DTYPES[dtype], "fast")

@@ -135,6 +135,7 @@ def simulate(
         split=split,
         tiering=tiering,
         lag_s=lag_s,
+        template=engine.template,
     )
     if "prime" in workload.cache.protocol and takes_in(engine.replica):
         cluster.prime(primers(plan))

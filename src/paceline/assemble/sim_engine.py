@@ -21,6 +21,7 @@ from paceline.assemble.inspect import find_device
 from paceline.assemble.isa import limit_isa
 from paceline.assemble.memory import DTYPE_BYTES, memory_request
 from paceline.assemble.round_prices import RoundPrices
+from paceline.assemble.sim_template import template_of
 from paceline.assemble.step_cost import (
     as_timed,
     kernels_in_use,
@@ -46,6 +47,7 @@ from paceline.planner.layout import Layout
 from paceline.planner.ledger import COMMUNICATION_BYTES, MOST_COMMUNICATION
 from paceline.planner.step import LayoutSteps, layout_prior
 from paceline.sim.fleet import ReplicaSpec
+from paceline.sim.prompts import NO_TEMPLATE, Template
 
 ONE_DEVICE = Degrees()
 EXPERT_IMBALANCE = 1.2  # busiest over mean expert rank: the planner's, assumed until a run measures it
@@ -66,6 +68,7 @@ class SimulatedEngine:
     cost_source: str
     degrees: Degrees = ONE_DEVICE
     kv_bytes_per_token: float = 0.0  # of one rank
+    template: Template = NO_TEMPLATE  # of its chats; a card has none
     request_ms: float = 0.0  # of an answer, outside the engine: where a server that served has told
     card: DeviceCard | None = None  # None: this machine
     expert_imbalance: float = 1.0  # that prices were made with
@@ -184,6 +187,7 @@ def simulated_engine(
         cost_source=source,
         degrees=degrees,
         kv_bytes_per_token=kv_bytes_per_token(groups),
+        template=template_of(config, files),
         request_ms=0.0 if timed is None else timed.request_ms,
         card=found,
         expert_imbalance=expert_imbalance if degrees.ep > 1 else 1.0,

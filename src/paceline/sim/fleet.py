@@ -30,7 +30,7 @@ from paceline.sim.clock import VirtualClock
 from paceline.sim.cluster import Cluster, Ended, Joining, Outage
 from paceline.sim.drafts import CurveDrafter
 from paceline.sim.executor import SimulatedExecutor, simulated_caps
-from paceline.sim.prompts import NUM_IDS, Answers, Prompts
+from paceline.sim.prompts import NO_TEMPLATE, NUM_IDS, Answers, Prompts, Template
 from paceline.sim.replica import Replica
 from paceline.sim.requests import TermsOf
 from paceline.sim.split import Split, SplitCluster
@@ -131,6 +131,7 @@ def make_cluster(
     reports: Reports | None = None,
     token_times: bool = True,
     lag_s: float = 0.0,
+    template: Template = NO_TEMPLATE,
 ) -> Cluster:
     """A cluster that is ready to run `plan`; see `Cluster.run`. `router` may be a policy of one's own. `terms`: under
     which requests are taken in, targets among them that replicas schedule by if their settings say so; None: without
@@ -138,7 +139,7 @@ def make_cluster(
     of their own. `tiering`: KV caches with lower tiers. `reports`: the router knows loads by these alone. `token_times`
     False: timelines tell when the first and the last tokens came, which is enough for TTFT, TPOT and E2E, and not when
     those between did: that is faster and takes less memory. `lag_s`: what an answer takes outside the engine, before
-    its client goes on. Raises ConfigError for what cannot be."""
+    its client goes on. `template`: of chats. Raises ConfigError for what cannot be."""
     if num_replicas < 1:
         raise ConfigError("a fleet needs a replica", seen=num_replicas, expected="at least 1")
     answers = Answers(seed)
@@ -171,7 +172,7 @@ def make_cluster(
         num_replicas,
         policy,
         Client(plan, lag_s=lag_s),
-        Prompts(answers, keyed=replica.prefix_caching),
+        Prompts(answers, keyed=replica.prefix_caching, template=template),
         on_end,
         changes=changes,
         cold_start_s=cold_start_s,

@@ -2,23 +2,34 @@
 
 Ids are names here, not tokens of a vocabulary. A piece of text (a shared prefix, a passage, a request's own words, an
 answer) is a row of consecutive ids from a number that is its alone, so that prefix caches hit what they would hit.
-Templates add nothing: a prompt has as many tokens as was asked for.
+What a chat template adds is such a piece too, and a part of the tokens that were asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from paceline.contracts.mix import mix64
 from paceline.contracts.request import Prompt, TokenPrompt, TracePrompt
 from paceline.contracts.step import RowAdmit
-from paceline.contracts.workload import PlannedRequest
+from paceline.contracts.workload import Endpoint, PlannedRequest
 from paceline.lab.workload.draw import key
 
 NUM_IDS = (1 << 31) - 1  # size of the vocabulary that a simulated executor must have
 _START = (1 << 30) - 1  # pieces begin below it and stay within NUM_IDS
+
+
+class Template(NamedTuple):
+    """Tokens that a model's chat template puts into every chat: shared by all of them."""
+
+    before: int = 0  # the first message
+    between: int = 0  # the first, which has what requests share, and the second
+
+
+NO_TEMPLATE = Template()
 
 
 class Answers:
@@ -48,7 +59,8 @@ class Prompts:
     `keyed` False: nobody looks at the ids (no prefix cache), so they are not made.
     """
 
-    def __init__(self, answers: Answers, *, keyed: bool = True) -> None:
+    def __init__(self, answers: Answers, *, keyed: bool = True, template: Template = NO_TEMPLATE) -> None:
+        self._template = template
         self._answers = answers
         self._keyed = keyed
         self._begins: dict[tuple[object, ...], int] = {}  # of shared pieces
@@ -83,9 +95,13 @@ class Prompts:
     def _ids(self, request: PlannedRequest) -> np.ndarray:
         """[num_tokens] int32."""
         pieces: list[np.ndarray] = []
-        left = request.num_input_tokens
+        left, between = request.num_input_tokens, 0
         if request.session is not None and request.session in self._history:
             pieces.append(self._history[request.session])
+        elif request.endpoint is Endpoint.CHAT and left > sum(self._template):
+            before, between = self._template
+            pieces.append(_piece(self._begin(("template",)), before))
+            left -= before + between
         if request.prefix_group is not None and request.num_prefix_tokens:
             name = ("prefix", request.stream, request.prefix_group)
             pieces.append(_piece(self._begin(name), min(left, request.num_prefix_tokens)))
@@ -95,6 +111,10 @@ class Prompts:
                 break
             pieces.append(_piece(self._begin(("passage", passage)), min(left, request.num_shared_tokens)))
             left -= len(pieces[-1])
+        if between and len(pieces) > 1:  # a message of what is shared, and one that is its own
+            pieces.append(_piece(self._begin(("between",)), between))
+        else:
+            left += between
         if left > 0:
             pieces.append(_piece(mix64(request.content_seed) & _START, left))
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

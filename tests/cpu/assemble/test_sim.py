@@ -19,6 +19,7 @@ from paceline.contracts.ports import StepShape
 from paceline.contracts.specs import DeviceSpec
 from paceline.cost import Calibration, CalibrationKey, StepCost, TimedCell, decode_shape
 from paceline.errors import ConfigError
+from paceline.text import load_tokenizer
 
 HERE = DeviceSpec(kind="cpu", name="two cores", memory_bytes=1 << 32, num_cores=2, gflops=100.0, memory_gbps=10.0)
 
@@ -92,3 +93,20 @@ def test_this_machines_own_times_are_found_and_those_of_another_model_refused(
     other = write_model(tmp_path / "other", seed=1)
     with pytest.raises(ConfigError, match="revision"):
         simulated_engine(load_config(None, {"model": str(other)}), calibration=path)
+
+
+TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + TURNS
+
+
+@pytest.mark.parametrize(
+    ("template", "before", "between"), [(TURNS, "<system>", "</><user>"), (NO_SYSTEM, "<user>", ""), (None, "", "")]
+)
+def test_a_models_chat_template_is_counted_as_its_server_would(
+    tmp_path: Path, template: str | None, before: str, between: str
+) -> None:
+    model = write_model(tmp_path / "chatty", chat_template=template)
+    engine = simulated_engine(load_config(None, {"model": str(model)}), card="l4")
+    encode = load_tokenizer(hub.resolve(str(model), tmp_path)).encode
+    assert engine.template == (len(encode(before, add_special=False)), len(encode(between, add_special=False)))
+    assert (engine.template.before > 0) == (template is not None)

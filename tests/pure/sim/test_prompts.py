@@ -4,8 +4,8 @@ import numpy as np
 from tests.fakes.plans import make_admit
 from tests.pure.sim.kit import plan_of, stream
 
-from paceline.contracts.workload import PlannedRequest
-from paceline.sim.prompts import Answers, Prompts
+from paceline.contracts.workload import Endpoint, PlannedRequest
+from paceline.sim.prompts import Answers, Prompts, Template
 
 POISSON = {"kind": "poisson", "rate": 5.0}
 
@@ -78,3 +78,26 @@ def test_an_answer_known_beforehand_is_what_is_drawn_token_by_token() -> None:
     row = make_admit(0, [1, 2], request_id=90)
     assert list(answers.of(90)[5:25]) == [answers(row, 5 + i) for i in range(20)]
     assert np.iinfo(np.int32).max > answers.of(90)[-1]
+
+
+def test_what_a_chat_template_adds_is_shared_and_counts() -> None:
+    """As with a real template: <system> PREFIX <end of it, user> OWN. So requests of a group share more than its
+    prefix, and all chats their beginning."""
+
+    def request(number: int, group: int | None, **more: object) -> PlannedRequest:
+        return PlannedRequest(
+            id=number, stream="s", num_input_tokens=40, num_output_tokens=1, prefix_group=group,
+            num_prefix_tokens=20 if group is not None else 0, content_seed=number, **more,
+        )  # fmt: skip
+
+    def shared(one: PlannedRequest, other: PlannedRequest) -> int:
+        same = [a == b for a, b in zip(ids(prompts, one), ids(prompts, other), strict=True)]
+        return [*same, False].index(False)
+
+    prompts = Prompts(Answers(0), template=Template(before=3, between=5))
+    alike, alike_too, apart, alone = request(1, 7), request(2, 7), request(3, 8), request(4, None)
+    assert {len(ids(prompts, each)) for each in (alike, alike_too, apart, alone)} == {40}
+    assert shared(alike, alike_too) == 3 + 20 + 5
+    assert shared(alike, apart) == shared(alike, alone) == 3
+    assert shared(request(5, None, endpoint=Endpoint.COMPLETIONS), request(6, None)) == 0
+    assert len(ids(prompts, PlannedRequest(id=9, stream="s", num_input_tokens=6, num_output_tokens=1))) == 6

@@ -14,7 +14,7 @@ from paceline.assemble.lint.prices import divided_prices, prices_of
 from paceline.assemble.memory import DTYPE_BYTES
 from paceline.assemble.report import option_value
 from paceline.assemble.sim_engine import rank_of
-from paceline.assemble.step_cost import timed_here
+from paceline.assemble.step_cost import kernels_in_use, timed_here
 from paceline.config import EngineConfig, Knobs, check_features, option_table, read_environment, resolve_knobs
 from paceline.contracts.kv import KVFormat, kv_format
 from paceline.contracts.specs import DeviceSpec, ModelSpec
@@ -97,7 +97,10 @@ def resolve(config: EngineConfig, card: str = "", serving: Serving | None = None
     knobs = resolve_knobs(config, own, device, dtype_bytes=DTYPE_BYTES[dtype], kv=kv)
     weights = None if card or files is None else weight_facts(config, files, spec, device.kind, dtype)
     held = weights.held_bytes if weights is not None else spec.num_parameters * DTYPE_BYTES[dtype]
-    timed = None if card else timed_here(environment.home, config, spec, device, dtype)
+    timed = None
+    if not card:
+        kernels = kernels_in_use(config, device.kind, dtype)
+        timed = timed_here(environment.home, config, spec, device, dtype, kernels=kernels)
     load_s = None if timed is None else held / (1e9 * timed.load_gbps)
     derived = {d.name: d.value for d in knobs.derived}
     if divided and found is not None:
@@ -189,7 +192,9 @@ def _values(one: Resolved) -> Mapping[str, Any]:
 
 def _here(config: EngineConfig) -> tuple[DeviceSpec, str]:
     from paceline.assemble.inspect import find_device
+    from paceline.assemble.isa import limit_isa
 
+    limit_isa(read_environment())
     return find_device(config)
 
 
