@@ -44,6 +44,9 @@ def bench(
         str | None, typer.Option("--model", "-m", help="Served name, or the model to start.", rich_help_panel=SERVER)
     ] = None,
     api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.", rich_help_panel=SERVER)] = None,
+    ready_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds that a server which is loading is waited for.", rich_help_panel=SERVER)
+    ] = 300.0,
     tenant_key: Annotated[
         list[str] | None, typer.Option(help="NAME=KEY, for streams of that tenant; repeatable.", rich_help_panel=SERVER)
     ] = None,
@@ -111,7 +114,8 @@ def bench(
         judges = load_gate_spec(gates) if gates else None
         folder = out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{_slug(name or workload)}"
         refuse_used(folder)
-        keys = {"api_key": api_key, "tenant_keys": _pairs(tenant_key or [])}
+        keys: dict[str, Any] = {"api_key": api_key, "tenant_keys": _pairs(tenant_key or [])}
+        keys |= {"wait_ready_s": ready_timeout, "on_wait": say}
         where = url or _launch(model, serve, api_key)
         if not url:
             say(f"starting a server (log: {folder / 'server.log'})")

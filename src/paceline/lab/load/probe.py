@@ -8,6 +8,9 @@ tried again with less. It asks for some 60 tokens in all and changes nothing but
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 from paceline.contracts.artefact import TargetInfo
@@ -23,6 +26,7 @@ RESET_PATHS = {
     "vllm": "/reset_prefix_cache",  # there in its development mode
     "sglang": "/flush_cache",
 }
+LOOK_S = 0.5  # between two looks at a server that is loading
 OWNERS = {"paceline": "paceline", "vllm": "vllm", "llamacpp": "llama.cpp", "llama.cpp": "llama.cpp", "sglang": "sglang"}
 
 
@@ -36,8 +40,11 @@ async def probe(
     tenant_keys: dict[str, str] | None = None,
     ca_file: str | None = None,
     verify_tls: bool = True,
+    wait_ready_s: float = 0.0,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> Target:
-    """The server at `url`, as a target. `model` None takes the only one, or the first.
+    """The server at `url`, as a target. `model` None takes the only one, or the first. `wait_ready_s`: how long one may
+    take to be ready that answers 503; `on_wait` is told once.
 
     Raises LabError when nothing answers, the key is refused, the model is unknown, or no answer can be had at all;
     ConfigError for a URL that cannot be read. `timeout_s` is for each call: the first answer of a cold server is slow.
@@ -47,7 +54,7 @@ async def probe(
         address, api_key=api_key, headers=headers, ca_file=ca_file, verify_tls=verify_tls, timeout_s=timeout_s
     )
     async with control:
-        card = await _find_model(control, model)
+        card = await _find_model(control, model, wait_ready_s, on_wait)
         name = str(card["id"])
         kind = await _find_kind(control, card)
         version, max_model_len = await _describe(control, kind, card)
@@ -84,9 +91,16 @@ async def probe(
     )
 
 
-async def _find_model(control: Control, model: str | None) -> dict[str, Any]:
+async def _find_model(
+    control: Control, model: str | None, wait_ready_s: float, on_wait: Callable[[str], None]
+) -> dict[str, Any]:
     """The model's card."""
-    reply = await control.get("/v1/models")
+    reply, until = await control.get("/v1/models"), time.monotonic() + wait_ready_s
+    if reply.status == 503 and wait_ready_s > 0:
+        on_wait(f"the server is not ready; waiting for it, {wait_ready_s:g} s at the most ({reply.words})")
+    while reply.status == 503 and time.monotonic() < until:
+        await asyncio.sleep(LOOK_S)
+        reply = await control.get("/v1/models")
     if reply.status in (401, 403):
         raise LabError("the server refuses the API key", seen=reply.words, fix="pass its key")
     cards = [card for card in reply.object.get("data") or [] if isinstance(card, dict) and card.get("id")]

@@ -1,10 +1,13 @@
 import asyncio
 import socket
+import sys
 
 import pytest
 
 from paceline.errors import ConfigError, LabError
 from paceline.lab.load import HttpTokenCounter, probe
+from paceline.lab.load.control import Control
+from paceline.lab.load.control import Reply as Answered
 from paceline.lab.mock import Fault, Flavour, Match, MockServer, Reply, Rule, Script, Service
 
 
@@ -126,3 +129,26 @@ def test_a_key_does_not_show_in_errors():
     with pytest.raises(LabError) as caught:
         found(Script(api_keys=("right",)), api_key="sk-wrong")
     assert "sk-wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("wait_ready_s", "num_busy"), [(30.0, 3), (0.0, 1)])
+def test_a_server_that_is_loading_is_waited_for(monkeypatch, wait_ready_s, num_busy):
+    left, told, get = [503] * num_busy, [], Control.get
+
+    async def loading(self, path):
+        if path == "/v1/models" and left:
+            return Answered(left.pop(), {}, b"", {"error": {"message": "loading: weights"}})
+        return await get(self, path)
+
+    monkeypatch.setattr(Control, "get", loading)
+    monkeypatch.setattr(sys.modules["paceline.lab.load.probe"], "LOOK_S", 0.01)
+    if not wait_ready_s:
+        with pytest.raises(LabError, match="503 loading: weights"):
+            found(script(Flavour.PACELINE), on_wait=told.append)
+        assert not told
+        return
+    target, *_ = found(script(Flavour.PACELINE), wait_ready_s=wait_ready_s, on_wait=told.append)
+    assert target.info.kind == "paceline"
+    assert not left
+    assert len(told) == 1
+    assert "loading: weights" in told[0]
