@@ -16,6 +16,7 @@ from paceline.planner.lint.words import CONFIGURED, fact, ms, share
 
 _BUSY, _FULL = 0.80, 0.95  # of one core: as the lab takes a client's own figures to be doubtful, and void
 _ROOM = 0.7  # of one core, that a fix leaves a process at
+_MOST_US = 1e6  # for one piece of an answer: more is no measurement
 _CLIENT = "an earlier run of the client that will send it (--client)"
 
 # --- PL206
@@ -39,8 +40,9 @@ def needs_client(facts: Facts) -> str:
         return ""
     if facts.client is None:
         return _CLIENT
-    if facts.client.health.cpu_us_per_chunk <= 0:
-        return "a client whose processor time was measured"
+    health = facts.client.health
+    if not 0 < health.cpu_us_per_chunk < _MOST_US or health.num_processes < 1:
+        return "a client whose processes and their time were measured"
     if facts.load is None or facts.load.rate_rps is None:
         return "an open workload with a duration (--workload)"
     return ""

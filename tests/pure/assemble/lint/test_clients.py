@@ -132,7 +132,7 @@ def test_an_idle_client_is_none_to_fear_and_one_that_measured_nothing_is_not_jud
     run.info.client = ClientHealth()
     write_run(tmp_path / "blind", run.info, run.records)
     file = str(tmp_path / "workload.toml")
-    for client, words in ((tmp_path / "blind", "processor time"), (None, "--client")):
+    for client, words in ((tmp_path / "blind", "their time"), (None, "--client")):
         result = lint_config(None, SETTINGS, Beside(device=case.card, workload=file, client=client))
         assert words in result.skipped["PL206"]
 

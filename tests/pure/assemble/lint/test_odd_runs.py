@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,19 @@ from tests.pure.assemble.lint.kit import Case
 from tests.pure.planner.lint.worlds import config
 
 from paceline.assemble.lint import lint_folder, serving_of
+from paceline.assemble.lint.load import load_facts
 from paceline.assemble.lint.simulated import Around, around
 from paceline.assemble.lint.stored import run_facts
 from paceline.assemble.sim import simulated_engine, tiering_of
 from paceline.config import load_config
-from paceline.contracts.artefact import RequestRecord, RunInfo
+from paceline.contracts.artefact import ClientHealth, RequestRecord, RunInfo
 from paceline.contracts.lint import LintResult
 from paceline.contracts.workload import SloClass
 from paceline.errors import LabError
 from paceline.lab.artefact import StoredRun, write_run
 from paceline.lab.metrics import compute
-from paceline.planner.lint import RULES, FleetFacts, LoadFacts, TraceFacts, lint
+from paceline.lab.workload import load_spec
+from paceline.planner.lint import RULES, ClientFacts, Facts, FleetFacts, LoadFacts, TraceFacts, lint
 
 SETTINGS = {"model": "llama-3.1-8b", "max_model_len": 4096, "max_num_seqs": 4, "memory_utilization": 0.72}
 STREAM = {"arrival": {"kind": "closed", "slots": 2}, "input": 32, "output": 2, "prefix": {"groups": 2, "tokens": 64}}
@@ -87,6 +90,21 @@ def spoil(value: Any, draw: st.DataObject) -> None:
         del value[last]
     else:
         value[last] = draw.draw(st.sampled_from(ODD))
+
+
+CLIENT = ClientFacts(name="earlier", health=ClientHealth(), num_again=0, num_attempts=0)
+OPEN = {"duration_s": 10.0, "stream": [{"arrival": {"kind": "poisson", "rate": 50.0}, "input": 32, "output": 200}]}
+
+
+@pytest.mark.parametrize("num_processes", [-1, 0, 1])
+@pytest.mark.parametrize("cpu_us", [-1.0, 0.0, 100.0, 1e30, math.inf, math.nan])
+def test_a_client_that_told_something_odd_is_not_judged_by_it(num_processes: int, cpu_us: float) -> None:
+    told = msgspec.structs.replace(CLIENT.health, num_processes=num_processes, cpu_us_per_chunk=cpu_us)
+    client = msgspec.structs.replace(CLIENT, health=told)
+    facts = Facts(source="config", name="odd", client=client, load=load_facts(load_spec(OPEN)))
+    result = lint(facts)
+    assert ("PL206" in result.judged) == (cpu_us == 100.0 and num_processes == 1)
+    assert ("PL206" in result.skipped) != ("PL206" in result.judged)
 
 
 @given(draw=st.data())
