@@ -2,16 +2,18 @@
 
 One sitting. Prices are learnt from a server under load (`benchmarks/sim/learning.py`). For each cell a load near
 saturation and, of the 24 fixed settings of `benchmarks/sim/slo_mode.py`, the best one on one seed are found in virtual
-time with these prices; where this machine then keeps less than `--least` of the requests within their targets, the
-rate is lowered, and the best setting chosen again for it, until it does. Then two real servers, that setting and
-`scheduling_mode=auto` with the bounds of the sweep, get the same requests of other seeds in turn (A B, B A, ...), after
-one load that is not counted. Printed: goodput of both, the ratio with its 95 % interval over requests and repeats,
-whichever is wider, the simulator's own ratio for the same loads, and whether the cell's goals are met: a lower bound of
-0.95, and 1.15 for the mixed load. Ends with 1 where one is missed.
+time with these prices. Where this machine then keeps more than `--share` of the requests within their targets, or less
+than `--least`, the rate is raised or lowered, and the best setting chosen again for it, until it does not. Then two
+real servers, that setting and `scheduling_mode=auto` with the bounds of the sweep, get the same requests of other seeds
+in turn (A B, B A, ...), after one load that is not counted.
+
+Printed: goodput of both, the ratio with its 95 % interval over requests and repeats, whichever is wider, the
+simulator's own ratio for the same loads, and whether the cell's goals are met: a lower bound of 0.95, and 1.15 for the
+mixed load. Ends with 1 where one is missed.
 
     --cells mixed,burst,short-long    `mixed`: chat, long documents and long answers in one queue
     --repeats 4 --requests 80         of each cell, other seeds each time          --out DIR    keeps every record
-    --share 0.85                      of the requests are good with a fixed setting: what "near saturation" is
+    --share 0.85                      of the requests at most are good with the best fixed setting: "near saturation"
     --prices FILE                     learnt before, in this hour: `served.json` of an earlier sitting
 """
 
@@ -130,18 +132,28 @@ class Bench:
             yield target
 
     def bearable(self, device: virtual.Device, spec: WorkloadSpec) -> tuple[WorkloadSpec, str, SchedulerSettings]:
-        """The load at the highest rate tried at which the best fixed setting of the sweep, at that rate, keeps
-        `--least` of the requests within their targets here (a ratio of two servers that both fail says nothing);
-        and that setting. Raises HopelessError when there is none."""
+        """A load near saturation here, and the best fixed setting of the sweep for it: the first of the rates tried at
+        which that keeps from `--least` (a ratio of two servers that both fail says nothing) to `--share` of the
+        requests within their targets. Where no rate lies between, the lower neighbour. Raises HopelessError when all
+        are too high."""
+        borne: tuple[WorkloadSpec, str, SchedulerSettings] | None = None
         for attempt in range(MOST_RATES):
             name, best = virtual.best_fixed(device, spec, SWEEP_SEED)
             with self.served(best.settings, spec, f"rate-{attempt}") as target:
                 run = measure(target, spec, seed=RATE_SEED, out=self.out / f"rate-{attempt}")
             share = compute(run.info, run.records).groups[0].attainment.value or 0.0
             print(f"  {share:.0%} good at {offered_rps(spec):.3g}/s with {name}", file=sys.stderr, flush=True)
-            if share >= self.how.least:
+            if self.how.least <= share <= self.how.share:
                 return spec, name, best.settings
-            spec = scale(spec, rate=offered_rps(spec) * SLOWER, duration_s=spec_seconds(spec) / SLOWER)
+            if share > self.how.share:
+                borne, factor = (spec, name, best.settings), 1.0 / SLOWER
+            elif borne is not None:
+                return borne
+            else:
+                factor = SLOWER
+            spec = scale(spec, rate=offered_rps(spec) * factor, duration_s=spec_seconds(spec) / factor)
+        if borne is not None:
+            return borne
         raise HopelessError(f"at no rate down to {offered_rps(spec) / SLOWER:.3g}/s {self.how.least:.0%} good")
 
     def measured(self, spec: WorkloadSpec, arms: Sequence[SchedulerSettings]) -> Iterator[list[StoredRun]]:
