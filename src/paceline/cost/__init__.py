@@ -13,7 +13,7 @@ engine. No clock and no files: times and bytes are passed in.
 
 from __future__ import annotations
 
-from paceline.contracts.ports import EngineSnapshot
+from paceline.contracts.ports import EngineSnapshot, joined, prefill_shape
 from paceline.cost.calibration import (
     Calibration,
     CalibrationKey,
@@ -23,7 +23,7 @@ from paceline.cost.calibration import (
     restore,
 )
 from paceline.cost.estimate import Estimate, exact, sum_of
-from paceline.cost.features import decode_shape, features, joined, prefill_shape
+from paceline.cost.features import decode_shape, features
 from paceline.cost.linear import LinearStepCost
 from paceline.cost.model import StepCost
 from paceline.cost.prior import Degrees, StepPrior

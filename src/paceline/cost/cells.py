@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from paceline.contracts.kv import KVLayout, ceil_div
-from paceline.contracts.ports import StepShape
+from paceline.contracts.ports import StepShape, joined, prefill_shape
 from paceline.contracts.request import SamplingParams
 from paceline.contracts.step import NO_FEED, Logits, RowAdmit, StepPlan
-from paceline.cost.features import decode_shape, joined, prefill_shape
+from paceline.cost.features import decode_shape
 
 _NONE = np.empty(0, dtype=np.int32)
 

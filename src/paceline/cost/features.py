@@ -56,31 +56,3 @@ def features(shape: StepShape) -> tuple[float, ...]:
 def decode_shape(num_rows: int, context: int) -> StepShape:
     """One token for each of `num_rows` rows that hold `context` tokens each."""
     return decoding_shape(num_rows, num_rows * context)
-
-
-def prefill_shape(num_tokens: int, num_cached: int = 0, *, sampled: bool = True) -> StepShape:
-    """A chunk of one prompt behind `num_cached` positions; `sampled`: it ends the prompt and draws a token."""
-    return StepShape(
-        num_tokens=num_tokens,
-        num_rows=1,
-        num_sampled=int(sampled),
-        context_tokens=num_cached,
-        attention_pairs=num_tokens * num_cached + num_tokens * (num_tokens + 1) // 2,
-    )
-
-
-def joined(one: StepShape, other: StepShape) -> StepShape:
-    """Both in one step. A shape without its pairs counts with the fewest there can be."""
-    return StepShape(
-        num_tokens=one.num_tokens + other.num_tokens,
-        num_rows=one.num_rows + other.num_rows,
-        num_sampled=one.num_sampled + other.num_sampled,
-        context_tokens=one.context_tokens + other.context_tokens,
-        attention_pairs=fewest_pairs(one) + fewest_pairs(other),
-        num_prompt_logits=one.num_prompt_logits + other.num_prompt_logits,
-    )
-
-
-def fewest_pairs(shape: StepShape) -> int:
-    """The pairs of a shape, or the fewest that its context and positions allow."""
-    return max(shape.attention_pairs, shape.context_tokens + shape.num_tokens)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from math import inf, sqrt
 from typing import Protocol
 
-from paceline.contracts.ports import EngineSnapshot, Prices, StepShape
+from paceline.contracts.ports import EngineSnapshot, Prices, StepShape, prefill_shape
 from paceline.cost.estimate import NINE_IN_TEN, Estimate, Tier
-from paceline.cost.features import KNOTS, NUM_FEATURES, decode_shape, features, prefill_shape
+from paceline.cost.features import KNOTS, NUM_FEATURES, decode_shape, features
 from paceline.cost.fit import PriceFit
 from paceline.cost.prior import HIGH, LOW
 from paceline.cost.room import most_tokens

@@ -30,11 +30,10 @@ from math import ceil
 
 import msgspec
 
-from paceline.contracts.ports import StepShape
+from paceline.contracts.ports import StepShape, fewest_pairs, prefill_shape
 from paceline.contracts.specs import DeviceSpec, LayerSpec, ModelSpec
 from paceline.cost.context import Moved, attention_ms
 from paceline.cost.estimate import Estimate
-from paceline.cost.features import fewest_pairs, prefill_shape
 from paceline.cost.room import most_tokens
 from paceline.cost.transfer import Link
 from paceline.cost.utilisation import ATTENTION, CACHE_READ, ELEMENTWISE, cliffs, product_share, share

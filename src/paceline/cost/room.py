@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.contracts.ports import StepShape
-from paceline.cost.features import joined, prefill_shape
+from paceline.contracts.ports import StepShape, joined, prefill_shape
 
 
 def most_tokens(
@@ -17,6 +16,8 @@ def most_tokens(
     taken to draw at its end, which a chunk that is not the last does not: the answer errs on the short side.
     """
     low, high = 0, max(0, at_most)
+    if high and step_ms(joined(shape, prefill_shape(high, num_cached))) <= ms:
+        return high  # as is most often the case
     while low < high:
         middle = (low + high + 1) // 2
         if step_ms(joined(shape, prefill_shape(middle, num_cached))) <= ms:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Protocol
 
-from paceline.contracts.ports import EngineSnapshot, StepShape
+from paceline.contracts.ports import EngineSnapshot, StepShape, joined, prefill_shape
 from paceline.cost.estimate import Estimate
-from paceline.cost.features import decode_shape, joined, prefill_shape
+from paceline.cost.features import decode_shape
 
 
 class Estimates(Protocol):

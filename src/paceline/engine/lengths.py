@@ -61,7 +61,7 @@ class Lengths:
     """See the module. Asked for each row of a step: a look-up."""
 
     def __init__(self) -> None:
-        self._of: dict[str, _Shares] = {}  # by latency class, the one that came first foremost
+        self._of: dict[str, _Shares] = {}  # by latency class, the one of which nothing ended for longest foremost
 
     def note(self, state: RequestState) -> None:
         """Its answer has ended by itself or by its limit."""
@@ -69,11 +69,12 @@ class Lengths:
         if limit <= 0:
             return
         name = state.request.latency_class
-        shares = self._of.get(name)
+        shares = self._of.pop(name, None)
         if shares is None:
             if len(self._of) >= MAX_CLASSES:
                 del self._of[next(iter(self._of))]
-            shares = self._of[name] = _Shares()
+            shares = _Shares()
+        self._of[name] = shares
         shares.note((state.known - state.num_prompt) / limit)
 
     def left(self, state: RequestState) -> int:

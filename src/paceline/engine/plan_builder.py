@@ -94,14 +94,15 @@ class PlanBuilder:
     def _select(self, selection: Selection, now: float) -> None:
         settings, life, slack = self._settings, self._life, self.slack
         started = self._select_decodes(selection, now)
-        begins = max(now, self.begins)
+        begins, ready = max(now, self.begins), selection.decodes
         if slack is not None:
             ready = self._who_decodes(selection, started, begins, now)
         if settings.prefill_priority == "decode_first" or self._decode_cut:
             was_cut, self._decode_cut = self._decode_cut, False
             num_decode = len(selection.decodes)
-            if self._speculate:
-                num_decode += self._select_drafts(selection, settings.max_num_batched_tokens, now)
+            if self._speculate:  # beside all that may yet decode: rows that hold back do when no prompt goes on
+                most = settings.max_num_batched_tokens
+                num_decode += self._select_drafts(selection, most - (len(ready) - num_decode), now)
             budget = policies.prefill_budget(settings, num_decode, self._max_tokens)
             if slack is not None and (started or life.queue.num_requests):
                 budget = slack.budget(selection.decodes, started, budget, now, most_s=self._holding.limit_s)

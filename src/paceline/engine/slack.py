@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import inf, nextafter
 
-from paceline.contracts.ports import CostModel, StepShape, decoding_shape
+from paceline.contracts.ports import CostModel, StepShape, decoding_shape, joined, prefill_shape
 from paceline.engine.lately import WINDOW_S, Share, UsualRows
 from paceline.engine.lifecycle import Lifecycle
 from paceline.engine.prospects import Prospects
@@ -108,10 +108,7 @@ class Slack:
     def step_s(self, decodes: Sequence[RequestState], begun: Sequence[RequestState], now: float) -> float:
         """How long the step may take for the sake of the rows that decode, and of who may come while it runs; inf: as
         long as it likes. `begun`: prompts."""
-        most_s = inf
-        for ttft_s, last in self._ttft.items():
-            if now - last <= WINDOW_S:
-                most_s = min(most_s, STEP_SHARE * ttft_s)
+        most_s = self._most_s(now)
         rows = self._with_targets(decodes, now)
         if not rows:
             return most_s
@@ -124,6 +121,14 @@ class Slack:
             prompts = self._prospects.left(begun, now)
             limit_s = best_step(rooms, prompts, step_s=step_s, least_s=limit_s, most_s=min(most_s, full_s))
         return min(limit_s, most_s)
+
+    def _most_s(self, now: float) -> float:
+        """How long a step may take for the sake of who may come while it runs."""
+        most_s = inf
+        for ttft_s, last in self._ttft.items():
+            if now - last <= WINDOW_S:
+                most_s = min(most_s, STEP_SHARE * ttft_s)
+        return most_s
 
     def _with_targets(self, decodes: Sequence[RequestState], now: float) -> list[RequestState]:
         """The rows that can still make a target for their tokens, and have begun to."""
@@ -189,8 +194,12 @@ class Slack:
         as well. `most_s`: how long the step may take for the sake of first tokens that were held back."""
         self._usual.note(len(decodes), now)
         num_cached = begun[0].planned if begun else 0
-        self.limit_s = step_s = min(most_s, self.step_s(decodes, begun, now))
         self.is_pacing = False
+        rows_ms = self._surely_s(decodes, most_s, now) * 1e3
+        if rows_ms == inf or self._cost.step_ms(joined(shape_of(decodes), prefill_shape(most, num_cached))) <= rows_ms:
+            self.limit_s = rows_ms / 1e3
+            return most
+        self.limit_s = step_s = min(most_s, self.step_s(decodes, begun, now))
         if step_s == inf:
             return most
         least = min(most, self._settings.min_prefill_tokens)
@@ -198,6 +207,11 @@ class Slack:
         self.is_pacing = fit < most
         self.num_paced += self.is_pacing
         return max(fit, least)
+
+    def _surely_s(self, decodes: Sequence[RequestState], most_s: float, now: float) -> float:
+        """`step_s` is this at the least, for one look at each row: most steps are shorter than anybody feels."""
+        tpot_s = min([state.tpot_s for state in decodes], default=inf)
+        return min(most_s, CATCH_UP * tpot_s, self._most_s(now))
 
     def note_prompts(self, prefills: Sequence[tuple[RequestState, int]], now: float) -> None:
         """These chunks are computed in a step that begins now."""
@@ -215,6 +229,8 @@ class Slack:
         now_s = self._cost.step_ms(decoding_shape(len(rows), context)) / 1e3
         then_s = self._cost.step_ms(decoding_shape(len(rows) + 1, context + head.known)) / 1e3
         keeps = late or then_s <= head.tpot_s
+        if keeps and then_s <= min([state.tpot_s for state in rows]):
+            return True  # what each affords is its target, or more
         if keeps and all(state.is_lost(now) or then_s <= self._affordable_s(state, now_s, now) for state in rows):
             return True
         if not late and self._wins(rows, head, now_s, then_s, now):

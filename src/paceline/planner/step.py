@@ -17,10 +17,10 @@ from typing import Protocol
 
 import msgspec
 
-from paceline.contracts.ports import StepShape
+from paceline.contracts.ports import StepShape, joined, prefill_shape
 from paceline.contracts.specs import DeviceSpec, ModelSpec
 from paceline.cost.estimate import Estimate
-from paceline.cost.features import decode_shape, joined, prefill_shape
+from paceline.cost.features import decode_shape
 from paceline.cost.prior import StepPrior
 from paceline.planner.devices import DeviceCard
 from paceline.planner.layout import Layout

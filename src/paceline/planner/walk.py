@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from paceline.contracts.ports import prefill_shape
 from paceline.cost.context import rank_pairs
-from paceline.cost.features import decode_shape, prefill_shape
+from paceline.cost.features import decode_shape
 from paceline.cost.memory import format_bytes
 from paceline.cost.prior import StepPrior
 from paceline.errors import UnsupportedError

@@ -12,6 +12,9 @@ from tests.fakes.traffic import Served, serve
 from paceline.contracts.request import Request
 from paceline.contracts.slo import Slo
 from paceline.cost.linear import LinearStepCost
+from paceline.engine.holding import Holding
+from paceline.engine.plan_builder import PlanBuilder
+from paceline.engine.plan_columns import Selection
 
 # 5 ms a step, 50 µs a token, 0.1 ms a row
 COST = LinearStepCost(fixed_ms=5.0, per_token_ms=0.05, per_row_ms=0.05, per_context_token_ms=0.0)
@@ -102,3 +105,29 @@ def test_nobody_is_late_where_all_can_be_in_time() -> None:
     served = run(requests)
     assert num_good(served, slo) == 8
     assert served.ttft([0]) < served.ttft([10])  # and the order is that of arrival
+
+
+def test_drafts_leave_room_for_rows_that_hold_back_and_then_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were left out decode after all when no prompt can go on: they count where drafts are."""
+
+    class Guesses:
+        def propose(self, token_ids: np.ndarray, max_drafts: int) -> list[int]:
+            return [7] * max_drafts
+
+    sizes: list[int] = []
+    columns = PlanBuilder._columns
+
+    def note(self: PlanBuilder, selection: Selection) -> Any:
+        drafts = sum(map(len, selection.drafts.values()))
+        sizes.append(len(selection.decodes) + drafts + sum(count for _, count in selection.prefills))
+        return columns(self, selection)
+
+    monkeypatch.setattr(PlanBuilder, "_columns", note)
+    monkeypatch.setattr(Holding, "choose", lambda _, decodes, *__: decodes[:1])
+    built = simulated_engine(
+        cost=COST, scheduling_mode="auto", max_num_seqs=6, max_num_batched_tokens=8, num_draft_tokens=3,
+        host_drafts=True, drafter=Guesses(),
+    )  # fmt: skip
+    serve(built, [(0.0, request(i, 4, 20, BOTH)) for i in range(6)])
+    assert max(sizes) <= 8
+    assert sorted(sizes)[-3] > 6  # and there are drafts

@@ -84,6 +84,14 @@ def test_classes_are_told_apart_and_what_is_known_is_bounded() -> None:
     assert len(found._of) == MAX_CLASSES
 
 
+def test_the_class_of_which_nothing_ended_for_longest_is_forgotten_first() -> None:
+    found = learnt((400, 100))
+    for number in range(MAX_CLASSES + 3):
+        found.note(state(400, 100, f"class {number}"))
+        found.note(state(400, 100))
+    assert found.left(state(400, 0)) < 400
+
+
 def test_what_was_long_ago_counts_for_less() -> None:
     found = Lengths()
     for _ in range(MOST - 1):

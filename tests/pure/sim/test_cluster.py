@@ -10,6 +10,7 @@ import pytest
 from tests.pure.sim.kit import COST, plan_of, replica_spec, run_fleet, stream
 
 from paceline.contracts.slo import Outcome, Slo
+from paceline.engine.slack import Slack
 from paceline.errors import ConfigError
 from paceline.lab.workload import primers
 from paceline.router import POLICIES
@@ -75,6 +76,23 @@ def test_runs_and_single_steps_agree_under_targets_that_not_all_can_keep(rows: i
     fast, by_run = run_fleet(plan, spec, macro_steps=True, terms=by_class(slos))
     assert_same_ends(fast, slow)
     assert by_run.totals.num_events < by_step.totals.num_events
+
+
+@pytest.mark.parametrize("rate", [4.0, 10.0])
+@pytest.mark.parametrize("tpot_s", [0.02, 0.06])
+def test_a_step_that_surely_suits_all_rows_is_taken_without_looking_at_each(
+    monkeypatch: pytest.MonkeyPatch, rate: float, tpot_s: float
+) -> None:
+    """The short cut of `Slack.budget` changes nothing, whether steps are near their limits or far from them."""
+    plan = plan_of(num_requests=60, drain_s=60.0, stream=[stream(poisson(rate), LENGTHS, LENGTHS)])
+    terms = by_class({"default": Slo(ttft_s=0.4, tpot_s=tpot_s)})
+    spec = replica_spec(num_blocks=512, policy="priority", scheduling_mode="auto")
+    short, _ = run_fleet(plan, spec, terms=terms)
+    looks = []
+    monkeypatch.setattr(Slack, "_surely_s", lambda *_: looks.append(1) or 0.0)
+    whole, _ = run_fleet(plan, spec, terms=terms)
+    assert looks
+    assert_same_ends(short, whole)
 
 
 @pytest.mark.parametrize("macro_steps", [True, False])
