@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -42,6 +43,8 @@ from paceline.planner.verify import Load, Simulated, meets
 from paceline.sim.fleet import ReplicaSpec, make_cluster
 from paceline.sim.outcome import Ended
 from paceline.sim.requests import by_class
+
+Mode = Literal["fixed", "auto"]
 
 NUM_REQUESTS = 300
 MOST_ROWS = 1024  # on average
@@ -106,16 +109,27 @@ class Trial:
     def run(self, seed: int) -> Simulated:
         """At the rate that is asked for, else at shares of its predicted capacity, from the first down until targets
         are met."""
-        slo = self.question.slo
-        replica, prices = replica_of(self.question, self.candidate), prices_of(self.question, self.candidate)
+        asked = self.question.slo.share
         loads: list[Load] = []
         for share in self._shares:
-            expected, load = self._load(share)
-            ended = [e for e in simulate(replica, prices, load.requests(seed), slo.slo) if load.looks_at(e.planned)]
-            loads.append(load_of(ended, slo.slo, expected, self.candidate.layout.replicas))
-            if meets(loads[-1], slo.share):
+            load = self._at(share, seed)
+            if load.mode == "auto" and load.attainment < asked:
+                fixed = self._at(share, seed, "fixed")
+                if fixed.attainment > load.attainment + load.noise(asked):
+                    load = fixed  # a bet like any other: it is taken where it pays
+            loads.append(load)
+            if meets(load, asked):
                 break
-        return Simulated(loads=tuple(loads), share=slo.share, seed=seed)
+        return Simulated(loads=tuple(loads), share=asked, seed=seed)
+
+    def _at(self, share: float, seed: int, mode: Mode | None = None) -> Load:
+        """One load, in this scheduling mode; None: the profile's own."""
+        expected, load = self._load(share)
+        slo, replica = self.question.slo.slo, replica_of(self.question, self.candidate, mode)
+        prices = prices_of(self.question, self.candidate)
+        ended = [e for e in simulate(replica, prices, load.requests(seed), slo) if load.looks_at(e.planned)]
+        found = load_of(ended, slo, expected, self.candidate.layout.replicas)
+        return msgspec.structs.replace(found, mode=replica.settings.scheduling_mode)
 
     def _load(self, share: float) -> tuple[Operating, FilledLoad]:
         """What is expected of one replica at a share of its rate, and the requests to find out."""
@@ -136,16 +150,21 @@ def empty_step_ms(steps: LayoutSteps, steady: Replica, prefill_share: float) -> 
     return prefill_share * mixed + (1 - prefill_share) * steps.decode_ms(1, steady.context)
 
 
-def replica_of(question: Question, candidate: Candidate) -> ReplicaSpec:
-    """One engine as the plan would start it: with the rows it is given, over all its expert groups and stages."""
+def replica_of(question: Question, candidate: Candidate, mode: Mode | None = None) -> ReplicaSpec:
+    """One engine as the plan would start it: with the rows it is given, over all its expert groups and stages. `mode`:
+    of scheduling; None: the profile's own."""
     layout, kept = candidate.layout, question.kept
     rows = rows_to_run(candidate)
     memory = rank_memory(question, layout, chunk=candidate.chunk, rows=rows)
     device = msgspec.structs.replace(question.card.spec, memory_bytes=question.memory.device_bytes)
-    knobs = resolve_knobs(memory.config, memory.share.spec, device, dtype_bytes=kept.dtype_bytes, kv=kept.kv)
+    config = memory.config
+    if mode is not None:
+        scheduling = msgspec.structs.replace(config.scheduling, scheduling_mode=mode)
+        config = msgspec.structs.replace(config, scheduling=scheduling)
+    knobs = resolve_knobs(config, memory.share.spec, device, dtype_bytes=kept.dtype_bytes, kv=kept.kv)
     degrees = layout.degrees
     settings = msgspec.structs.replace(
-        scheduler_settings(memory.config, knobs, memory.plan),
+        scheduler_settings(config, knobs, memory.plan),
         max_num_seqs=rows,
         max_num_batched_tokens=rows + degrees.pp * degrees.ep * candidate.chunk,  # a chunk in each place
         prefill_chunk_tokens=candidate.chunk,

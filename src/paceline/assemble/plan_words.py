@@ -11,7 +11,7 @@ LAYOUT_LEGEND = (
     "chunk: prompt tokens of a step; rows: running on average / that fit, of one replica; good/s: requests within all "
     "targets per second; 1 lost: the same after one device fails; cost/M: of a million good output tokens"
 )
-SIMULATED_COLUMNS = ("layout", "offered/s", "in time", "TTFT p95", "TPOT", "preempted", "good/s")
+SIMULATED_COLUMNS = ("layout", "mode", "offered/s", "in time", "TTFT p95", "TPOT", "preempted", "good/s")
 
 
 def simulated_legend(plan: Plan) -> str:
@@ -21,7 +21,7 @@ def simulated_legend(plan: Plan) -> str:
     return (
         f"predicted / simulated with the engine's own scheduler, {least}: {seen.first.num_requests} requests of one "
         f"replica with its share of the arrivals, in a steady state, seed {seen.seed}; a lower load follows where "
-        f"targets are missed; good/s: of all replicas"
+        f"targets are missed; mode: of scheduling, fixed where that keeps clearly more in time; good/s: of all replicas"
     )
 
 
@@ -119,6 +119,7 @@ def simulated_rows(plan: Plan) -> list[tuple[str, ...]]:
     return [
         (
             str(c.layout),
+            load.mode,
             f"{load.rate_rps:.3g}",
             f"{load.expected.attainment:.1%} / {load.attainment:.1%}",
             f"{seconds(load.expected.ttft_p95_s)} / {seconds(load.ttft_p95_s)}",

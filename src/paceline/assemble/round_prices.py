@@ -9,10 +9,14 @@ products and all.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from paceline.contracts.ports import EngineSnapshot, StepShape
 from paceline.cost import Estimate, decode_shape, predict_ttft, prefill_shape
 from paceline.cost.room import most_tokens
 from paceline.planner.step import LayoutSteps
+
+MOST_CHUNKS = 1 << 14  # sizes whose prices are kept: whoever schedules asks for the same prompts in step after step
 
 
 class RoundPrices:
@@ -22,6 +26,7 @@ class RoundPrices:
         self._steps = steps
         # (decode rows, where a row's context is) -> ms without context, ms per token of all rows'
         self._lines: dict[tuple[int, int], tuple[float, float]] = {}
+        self._chunk_ms = lru_cache(MOST_CHUNKS)(self._price_chunk)
 
     def step_ms(self, shape: StepShape) -> float:
         """Milliseconds of one round; a step without rows costs nothing."""
@@ -41,8 +46,9 @@ class RoundPrices:
 
     def prefill_ms(self, num_tokens: int, num_cached: int = 0) -> float:
         """What a chunk takes beyond a round of one row that decodes."""
-        if num_tokens <= 0:
-            return 0.0
+        return self._chunk_ms(num_tokens, num_cached) if num_tokens > 0 else 0.0
+
+    def _price_chunk(self, num_tokens: int, num_cached: int) -> float:
         alone = self.step_ms(prefill_shape(num_tokens, num_cached))
         return max(0.0, alone - self.step_ms(decode_shape(1, 0)))
 

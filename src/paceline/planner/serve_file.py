@@ -62,6 +62,8 @@ def config_text(question: Question, candidate: Candidate, config: EngineConfig) 
         holder = getattr(config, section)
         lines += ["", f"[{section}]"]
         lines += [f"{name} = {_toml(getattr(holder, name))}" for name in names]
+        if section == "scheduling" and candidate.simulated is not None:
+            lines.append(f"scheduling_mode = {_toml(candidate.simulated.carried.mode)}")
     if targets := format_targets(question.slo.slo):
         lines += ["", "[server]", f"slo = {_toml(targets)}"]
     return "\n".join(lines) + "\n"

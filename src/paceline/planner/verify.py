@@ -36,6 +36,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: float  # mean time of a token after the first
     num_preemptions: int
     num_requests: int
+    mode: str = "fixed"  # scheduling_mode of the engine
 
     @property
     def goodput_rps(self) -> float:

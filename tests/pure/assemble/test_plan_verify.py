@@ -17,6 +17,7 @@ from paceline.contracts.workload import SloClass
 from paceline.cost.estimate import Estimate, exact
 from paceline.planner import Candidate, Kept, Question, Traffic, make_plan
 from paceline.planner.search import search
+from paceline.sim.fleet import ReplicaSpec
 from paceline.sim.outcome import Ended
 
 LOOSE = SloClass(ttft_s=100.0, tpot_s=100.0)
@@ -140,6 +141,28 @@ def test_a_load_that_misses_is_lowered_until_it_is_met() -> None:
     assert [round(x.rate_rps / result.first.rate_rps, 3) for x in result.loads] == [1.0, 0.842]
     assert not result.loads[0].attainment >= 0.93
     assert result.met
+    assert {load.mode for load in result.loads} == {"auto"}
+
+
+def test_scheduling_by_targets_is_left_out_where_fixed_knobs_keep_clearly_more_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spoilt(replica: ReplicaSpec, *args: Any) -> list[Ended]:
+        """`auto` as if it held its rows to a few."""
+        settings = replica.settings
+        if settings.scheduling_mode == "auto":
+            settings = msgspec.structs.replace(settings, max_num_seqs=2)
+        return simulate(msgspec.structs.replace(replica, settings=settings), *args)
+
+    ask = l4()
+    monkeypatch.setattr("paceline.assemble.plan_verify.simulate", spoilt)
+    plan = make_plan(ask, verify=verifier(), num_verified=1)
+    assert plan.chosen is not None
+    assert plan.chosen.simulated is not None
+    assert plan.chosen.simulated.carried.mode == "fixed"
+    assert plan.chosen.simulated.met
+    monkeypatch.undo()
+    assert Trial(ask, plan.chosen).run(0).carried.mode == "auto"
 
 
 def test_a_rate_that_is_missed_gets_one_replica_more() -> None:

@@ -4,12 +4,14 @@ import msgspec
 import pytest
 from tests.pure.planner.kit import question, short
 
-from paceline.config import load_config
+from paceline.config import load_config, load_server_config
 from paceline.contracts.kv import KVFormat
+from paceline.contracts.slo import parse_targets
 from paceline.contracts.workload import SloClass
 from paceline.errors import UnsupportedError
 from paceline.planner import Kept, config_text, make_plan, why_not_served
 from paceline.planner.plan import rows_to_run
+from paceline.planner.verify import Load, Simulated
 
 
 def test_what_is_written_is_what_was_planned(tmp_path):
@@ -21,6 +23,21 @@ def test_what_is_written_is_what_was_planned(tmp_path):
     assert plan.memory.config.model.model == "meta-llama/Llama-3.1-8B-Instruct"
     assert plan.memory.config.scheduling.max_num_seqs == rows_to_run(plan.chosen)
     assert "start one engine on each of 8 devices" in text
+    assert parse_targets(load_server_config(path).slo) == plan.question.slo.slo
+    assert "scheduling_mode" not in text  # nothing was simulated
+
+
+@pytest.mark.parametrize("mode", ["fixed", "auto"])
+def test_the_file_has_the_scheduling_mode_that_was_simulated(tmp_path, mode):
+    plan = make_plan(question(traffic=short()))
+    load = Load(
+        rate_rps=1.0, expected=plan.chosen.operating, attainment=1.0, ttft_p95_s=0.1, tpot_s=0.01, num_preemptions=0,
+        num_requests=10, mode=mode,
+    )  # fmt: skip
+    chosen = msgspec.structs.replace(plan.chosen, simulated=Simulated(loads=(load,), share=0.95, seed=0))
+    path = tmp_path / "serve.toml"
+    path.write_text(config_text(plan.question, chosen, plan.memory.config))
+    assert load_config(path).scheduling.scheduling_mode == mode
 
 
 def test_a_name_with_quotes_stays_a_name(tmp_path):
