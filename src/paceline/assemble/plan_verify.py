@@ -109,12 +109,13 @@ class Trial:
     def run(self, seed: int) -> Simulated:
         """At the rate that is asked for, else at shares of its predicted capacity, from the first down until targets
         are met."""
-        asked = self.question.slo.share
+        asked, prices = self.question.slo.share, prices_of(self.question, self.candidate)
+        replica = replica_of(self.question, self.candidate)
         loads: list[Load] = []
         for share in self._shares:
-            load = self._at(share, seed)
+            load = self._at(share, seed, replica, prices)
             if load.mode == "auto" and load.attainment < asked:
-                fixed = self._at(share, seed, "fixed")
+                fixed = self._at(share, seed, replica_of(self.question, self.candidate, "fixed"), prices)
                 if fixed.attainment > load.attainment + load.noise(asked):
                     load = fixed  # a bet like any other: it is taken where it pays
             loads.append(load)
@@ -122,11 +123,10 @@ class Trial:
                 break
         return Simulated(loads=tuple(loads), share=asked, seed=seed)
 
-    def _at(self, share: float, seed: int, mode: Mode | None = None) -> Load:
-        """One load, in this scheduling mode; None: the profile's own."""
+    def _at(self, share: float, seed: int, replica: ReplicaSpec, prices: CostModel) -> Load:
+        """What comes out at one load."""
         expected, load = self._load(share)
-        slo, replica = self.question.slo.slo, replica_of(self.question, self.candidate, mode)
-        prices = prices_of(self.question, self.candidate)
+        slo = self.question.slo.slo
         ended = [e for e in simulate(replica, prices, load.requests(seed), slo) if load.looks_at(e.planned)]
         found = load_of(ended, slo, expected, self.candidate.layout.replicas)
         return msgspec.structs.replace(found, mode=replica.settings.scheduling_mode)

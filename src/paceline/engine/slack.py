@@ -195,9 +195,10 @@ class Slack:
         self._usual.note(len(decodes), now)
         num_cached = begun[0].planned if begun else 0
         self.is_pacing = False
-        rows_ms = self._surely_s(decodes, most_s, now) * 1e3
-        if rows_ms == inf or self._cost.step_ms(joined(shape_of(decodes), prefill_shape(most, num_cached))) <= rows_ms:
-            self.limit_s = rows_ms / 1e3
+        surely_s = self._surely_s(decodes, most_s, now)
+        full = joined(shape_of(decodes), prefill_shape(most, num_cached))
+        if surely_s == inf or self._cost.step_ms(full) <= 1e3 * surely_s:
+            self.limit_s = surely_s
             return most
         self.limit_s = step_s = min(most_s, self.step_s(decodes, begun, now))
         if step_s == inf:

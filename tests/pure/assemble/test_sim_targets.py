@@ -85,7 +85,7 @@ def test_a_class_that_refuses_the_late_refuses_them_in_a_simulation_as_well(tabl
     assert {record.http_status for record in ends} == {429}
 
 
-def test_a_class_that_the_server_does_not_have_is_said_before_anything_runs() -> None:
+def test_a_class_that_the_server_does_not_have_is_named_with_its_stream() -> None:
     engine = simulated_engine(load_config(flags={"model": "llama-3.1-8b"}), card="l40s")
     stream = {"arrival": {"kind": "poisson", "rate": 2.0}, "input": 50, "output": 8, "service_class": "interactiv"}
     spec = load_spec({"name": "w", "duration_s": 3.0, "stream": [{"name": "chat", **stream}]})
